@@ -1,0 +1,61 @@
+# make demo | make check | make quick. See CONTRIBUTING.md.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed-$(shell cat requirements/dev.lock pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo quick check lint types imports test engines engines-setup wheel format lock clean
+
+help:  ## what there is
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+
+$(STAMP):
+	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 14) else "specswitch needs Python 3.11 to 3.13; set PYTHON=")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip  # before 24, extras and hashes do not mix
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@rm -f $(VENV)/.installed-*; touch $@
+
+setup: $(STAMP)  ## the virtual environment, from the lock
+
+demo: $(STAMP)  ## a simulated GPU pair and specswitch in front of it; no GPU needed
+	$(BIN)/specswitch demo
+
+format: $(STAMP)  ## rewrite files as ruff would have them
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lint: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+imports: $(STAMP)
+	$(BIN)/lint-imports
+
+quick: lint types imports  ## everything that needs no engine and no patience
+	$(BIN)/python -m pytest -q -m "not slow and not engines"
+
+test: $(STAMP)  ## all tests but those on real engines, with the coverage gate
+	$(BIN)/python -m pytest -q -m "not engines" --cov --cov-report=term
+
+engines-setup: $(STAMP)  ## the environment and the tiny models of the real SGLang pair
+	$(BIN)/python tests/engines/setup.py
+
+engines: engines-setup  ## the tests on two real SGLang servers
+	$(BIN)/python -m pytest -q -m engines tests/engines
+
+wheel: $(STAMP)  ## build the wheel and try it in an empty environment
+	$(BIN)/python tests/smoke_wheel.py
+
+check: lint types imports test engines wheel  ## everything; what CI runs
+
+lock: $(STAMP)  ## choose dependencies anew (with the cooldown of pyproject.toml)
+	$(BIN)/uv pip compile -q --universal --generate-hashes --no-header --group dev pyproject.toml requirements/build.in -o requirements/dev.lock
+
+clean:  ## remove what make made
+	rm -rf $(VENV) .engines dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

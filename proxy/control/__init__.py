@@ -1,0 +1,1 @@
+"""Everything that is not a request: admin listener, probes, metrics, logs."""

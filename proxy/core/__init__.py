@@ -1,0 +1,1 @@
+"""Decides, and does no I/O: values, pure functions, and classes whose methods take `now`."""

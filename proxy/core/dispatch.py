@@ -1,0 +1,473 @@
+"""The pair: who may go where, now. The one place where choosing and counting meet.
+
+Everything here is synchronous, so choosing a place and counting it cannot be torn apart, and takes
+`now`, so the simulator can run it unchanged. It owns the leases, the health of both upstreams, the
+controller, the waiting room and the operator's word; it knows nothing of sockets or bytes.
+"""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from math import inf
+from typing import NamedTuple, Protocol
+
+from proxy.core.eligibility import Rules, Verdict
+from proxy.core.health import HealthRules, UpstreamHealth
+from proxy.core.identity import Identity, mismatches
+from proxy.core.inflight import InFlight, Lease
+from proxy.core.modes import Controller, Switch, Thresholds
+from proxy.core.observer import Observer
+from proxy.core.route import Decision, Need, Never, Pair, Reason, View, Wait, Why, decide
+from proxy.core.waiting import WaitingRoom
+from proxy.core.words import (
+    AdminState,
+    Control,
+    EjectionCause,
+    Health,
+    RetryCause,
+    SwitchReason,
+    UpstreamName,
+)
+from proxy.errors import Draining, Ineligible, NoUpstream, Overloaded, QueueTimeout, Refusal
+
+SPEC = UpstreamName.SPEC
+BASE = UpstreamName.BASE
+
+RETRY_AFTER_BUSY = 1
+"""Seconds: a place comes free with the next request that ends."""
+RETRY_AFTER_DOWN = 5
+"""Seconds: about what an engine needs to be seen as back."""
+
+
+class Evidence(Enum):
+    """What the end of a request says about its upstream."""
+
+    GOOD = auto()
+    BAD = auto()
+    NONE = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the pair is set to; sequences and seconds."""
+
+    thresholds: Thresholds
+    health: HealthRules
+    rules: Rules
+    spec_cap: int | None
+    """Sequences; 0 for no cap, None for what the server reports."""
+    base_cap: int | None
+    max_in_flight: int
+    queue_size: int
+    queue_timeout: float
+    wait_for_upstream: float
+
+
+class Place(NamedTuple):
+    """A place at an upstream, counted."""
+
+    upstream: UpstreamName
+    reason: str
+    mode: UpstreamName
+    lease: Lease
+
+
+class Waiter(Protocol):
+    """Who waits for a place; is told once."""
+
+    def placed(self, place: Place) -> None:
+        """Here is your place; it is held for you from now on."""
+
+    def refused(self, refusal: Refusal) -> None:
+        """There will be none."""
+
+
+class Ticket:
+    """A stand in the waiting room; `arrived` is the one stamp that counts."""
+
+    __slots__ = ("arrived", "need", "waiter")
+
+    def __init__(self, need: Need, waiter: Waiter, arrived: float) -> None:
+        self.need = need
+        self.waiter = waiter
+        self.arrived = arrived
+
+
+class Upstream:
+    """One of the two: what is known of it."""
+
+    __slots__ = ("admin_state", "configured_cap", "faults", "health", "identity", "name")
+
+    def __init__(self, name: UpstreamName, rules: HealthRules, configured_cap: int | None) -> None:
+        self.name = name
+        self.health = UpstreamHealth(rules)
+        self.admin_state = AdminState.READY
+        self.identity: Identity | None = None
+        self.faults: tuple[str, ...] = ()
+        """Why it is misconfigured, as sentences."""
+        self.configured_cap = configured_cap
+
+    @property
+    def cap(self) -> int | None:
+        """Sequences that it may have; None for no cap."""
+        if self.configured_cap is not None:
+            return self.configured_cap or None
+        return None if self.identity is None else self.identity.cap
+
+    @property
+    def in_service(self) -> bool:
+        """Whether it is the pair's to use; probation counts, or nothing would ever try it again."""
+        return (
+            self.admin_state is AdminState.READY and self.health.state is not Health.EJECTED
+        )
+
+    def view(self, in_flight: int) -> View:
+        """The picture that a decision needs."""
+        ready = self.admin_state is AdminState.READY
+        why_not = Reason.HEALTH if ready else Reason.DRAIN
+        return View(ready and self.health.usable, why_not, in_flight, self.cap)
+
+
+class Dispatcher:
+    """The pair and its waiting room."""
+
+    def __init__(self, settings: Settings, observer: Observer, *, now: float) -> None:
+        self.settings = settings
+        self.in_flight = InFlight()
+        self.controller = Controller(settings.thresholds, now=now)
+        self.room: WaitingRoom[Ticket] = WaitingRoom(settings.queue_size)
+        self.spec = Upstream(SPEC, settings.health, settings.spec_cap)
+        self.base = Upstream(BASE, settings.health, settings.base_cap)
+        self.control = Control.AUTO
+        self.control_set_by = "configuration"
+        self.mode = BASE
+        self.mode_reason: SwitchReason = self.controller.reason
+        self.draining = False
+        self.adapters: frozenset[str] = frozenset()
+        self._observer = observer
+        self._mode_seconds = {SPEC: 0.0, BASE: 0.0}
+        self._mode_since = now
+        self._none_since: float = now
+        """Since when no upstream is usable; inf while one is."""
+        self._base_gone_since: float = now
+        self._awaited: set[UpstreamName | None] = set()
+        """Whose places those in the waiting room wait for; None is anybody's."""
+        self._offering = False
+        self._offer_again = False
+
+    def upstream(self, name: UpstreamName) -> Upstream:
+        """The upstream called `name`."""
+        return self.spec if name is SPEC else self.base
+
+    @property
+    def usable(self) -> bool:
+        """Whether any upstream is in service."""
+        return self.spec.in_service or self.base.in_service
+
+    def mode_seconds(self, mode: UpstreamName, now: float) -> float:
+        """Seconds spent in `mode` until `now`."""
+        running = now - self._mode_since if mode is self.mode else 0.0
+        return self._mode_seconds[mode] + running
+
+    # Requests ----------------------------------------------------------------------------------
+
+    def arrive(self, need: Need, waiter: Waiter, now: float) -> Place | Ticket | Refusal:
+        """A request is here, whole: give it a place, a stand in the waiting room, or a refusal."""
+        if self.draining:
+            return Draining("specswitch is shutting down")
+        if need.weight:
+            self._step(need.weight, now)
+        choice = self._choose(need)
+        if isinstance(choice, Never):
+            return self._ineligible(need)
+        if isinstance(choice, Decision) and not self._awaited & {None, choice.upstream}:
+            return self._place(need, choice, now)
+        why = choice.why if isinstance(choice, Wait) else Why.FULL
+        refusal = self._refuse_to_wait(need, why, now)
+        if refusal is not None:
+            return refusal
+        ticket = Ticket(need, waiter, now)
+        self.room.enter(ticket)
+        self._awaited.add(choice.upstream)
+        return ticket
+
+    def retry(
+        self, place: Place, need: Need, cause: RetryCause, evidence: Evidence, now: float
+    ) -> Place | None:
+        """Exchange `place` for one at the other upstream; None, and `place` stays, if none is free.
+
+        On GPUs that both share, a refusal by base is not retried on spec: spec would then run
+        beside a base that is full.
+        """
+        other = place.upstream.other
+        only_base = need.eligibility.verdict is Verdict.BASE
+        if other is SPEC and (only_base or cause is RetryCause.REFUSAL):
+            return None
+        view = self.upstream(other).view(self.in_flight.at(other))
+        cap = view.cap
+        full = cap is not None and view.in_flight > 0 and view.in_flight + need.weight > cap
+        if not view.usable or full:
+            return None
+        self._observer.retried(cause)
+        self.in_flight.give_back(place.lease, now)
+        taken = self._place(need, Decision(other, Reason.RETRY), now)
+        self._learn(place.lease, evidence, now)
+        self._after_change(now)
+        return taken
+
+    def end(self, lease: Lease, evidence: Evidence, now: float) -> None:
+        """A request is over: give its place back, learn from it, and give the place to another."""
+        self.in_flight.give_back(lease, now)
+        self.controller.level(self.in_flight.total, now)
+        self._learn(lease, evidence, now)
+        self._after_change(now)
+
+    def leave(self, ticket: Ticket, now: float) -> None:
+        """A waiting client has gone; its stand is free and it will never reach an engine."""
+        if self.room.leave(ticket):
+            self._offer(now)
+
+    # Time and the operator ---------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        """Let time pass: ejections end, patience runs out, the average falls."""
+        for upstream in (self.spec, self.base):
+            if upstream.health.advance(now):
+                self._tell(upstream, "its ejection is over; one request may try it")
+        self._after_change(now)
+        self._expire(now)
+
+    def set_control(self, control: Control, *, by: str, now: float) -> None:
+        """The operator's override of the mode."""
+        self.control = control
+        self.control_set_by = by
+        self._settle(SwitchReason.CONTROL, now)
+        self._after_change(now)
+
+    def set_admin_state(self, name: UpstreamName, state: AdminState, now: float) -> None:
+        """The operator takes an upstream out, or puts it back."""
+        self.upstream(name).admin_state = state
+        self._after_change(now)
+
+    def drain(self) -> None:
+        """Take nothing new; those waiting are still served."""
+        self.draining = True
+
+    # Probes ------------------------------------------------------------------------------------
+
+    def wants_identity(self, name: UpstreamName) -> bool:
+        """Whether a good probe of `name` must come with its identity."""
+        return self.upstream(name).health.wants_identity
+
+    def probed(
+        self, name: UpstreamName, *, good: bool, identity: Identity | None, detail: str, now: float
+    ) -> None:
+        """A probe of `name` ended; `identity` is what it said, where it was asked."""
+        upstream = self.upstream(name)
+        if not good:
+            if upstream.health.probe_failed():
+                self._tell(upstream, detail)
+            self._after_change(now)
+            return
+        if identity is not None:
+            self._identified(upstream, identity)
+        if upstream.faults and identity is not None:
+            if upstream.health.misconfigured():
+                self._tell(upstream, "; ".join(upstream.faults))
+        elif upstream.health.probe_succeeded():
+            self._tell(upstream, "")
+        self._after_change(now)
+
+    def _identified(self, upstream: Upstream, identity: Identity) -> None:
+        other = self.upstream(upstream.name.other)
+        # A server that is down may come back as another; what it was condemns nobody.
+        other_stands = other.health.state is not Health.EJECTED or other.health.until is not None
+        upstream.identity = identity
+        upstream.faults = mismatches(
+            upstream.name, identity, other.identity if other_stands else None
+        )
+        both = (self.spec.identity, self.base.identity)
+        self.adapters = frozenset().union(*(i.adapters for i in both if i is not None))
+
+    # Within ------------------------------------------------------------------------------------
+
+    def _choose(self, need: Need) -> Decision | Wait | Never:
+        counts = self.in_flight
+        return decide(
+            need,
+            Pair(
+                self.spec.view(counts.spec),
+                self.base.view(counts.base),
+                self.base.admin_state is AdminState.MAINT,
+                self.control,
+                self.controller.mode,
+                self.settings.thresholds.crossover is not None,
+                self.settings.max_in_flight - counts.total,
+            ),
+        )
+
+    def _place(self, need: Need, decision: Decision, now: float) -> Place:
+        health = self.upstream(decision.upstream).health
+        trial = health.state is Health.PROBATION
+        if trial:
+            health.trial_started()
+        lease = self.in_flight.take(decision.upstream, need.weight, trial=trial, now=now)
+        self.controller.level(self.in_flight.total, now)
+        self._observer.decided(decision.upstream, decision.reason)
+        return Place(decision.upstream, decision.reason, self.mode, lease)
+
+    def _refuse_to_wait(self, need: Need, why: Why, now: float) -> Refusal | None:
+        settings = self.settings
+        patience = settings.wait_for_upstream
+        if why is Why.NO_UPSTREAM and now - self._none_since >= patience:
+            return self._no_upstream()
+        if why is Why.INELIGIBLE and now - self._base_gone_since >= patience:
+            return self._ineligible(need)
+        if settings.queue_timeout <= 0:
+            return self._queue_timeout()
+        if self.room.full:
+            return Overloaded(
+                f"the waiting room is full: {self._load()}", retry_after=RETRY_AFTER_BUSY
+            )
+        return None
+
+    def _learn(self, lease: Lease, evidence: Evidence, now: float) -> None:
+        upstream = self.upstream(lease.upstream)
+        if evidence is Evidence.GOOD:
+            before = upstream.health.state
+            upstream.health.request_succeeded(trial=lease.trial)
+            if upstream.health.state is not before:
+                self._tell(upstream, "its trial request succeeded")
+        elif evidence is Evidence.NONE:
+            upstream.health.request_said_nothing(trial=lease.trial)
+        elif upstream.health.request_failed(trial=lease.trial, now=now):
+            self._tell(upstream, "its requests failed")
+
+    def _after_change(self, now: float) -> None:
+        """Bring everything in line with what has just changed."""
+        self._none_since = inf if self.usable else min(self._none_since, now)
+        self._base_gone_since = (
+            inf if self.base.in_service else min(self._base_gone_since, now)
+        )
+        self._step(0, now)
+        if len(self.room):
+            self._offer(now)
+
+    def _step(self, arriving: int, now: float) -> None:
+        switch = self.controller.step(
+            in_flight=self.in_flight.total,
+            arriving=arriving,
+            spec_usable=self.spec.in_service,
+            now=now,
+        )
+        if switch is not None:
+            self._observer.wanted(switch)
+        self._settle(self.controller.reason, now)
+
+    def _settle(self, reason: SwitchReason, now: float) -> None:
+        """Let the mode follow the operator, the controller and what is in service."""
+        match self.control:
+            case Control.AUTO:
+                mode = self.controller.mode
+            case Control.SPEC:
+                mode, reason = SPEC, SwitchReason.CONTROL
+            case Control.BASE | Control.OBSERVE:
+                mode, reason = BASE, SwitchReason.CONTROL
+        if not self.upstream(mode).in_service and self.upstream(mode.other).in_service:
+            mode, reason = mode.other, SwitchReason.HEALTH
+        self.mode_reason = reason
+        if mode is self.mode:
+            return
+        self._mode_seconds[self.mode] += now - self._mode_since
+        self._mode_since = now
+        self.mode = mode
+        self._observer.switched(Switch(mode, reason, now, self.in_flight.total))
+
+    def _offer(self, now: float) -> None:
+        """Give free places to those waiting, in order; nobody takes what one in front waits for."""
+        if self._offering:
+            self._offer_again = True  # a waiter that was just told has changed something
+            return
+        self._offering = self._offer_again = True
+        try:
+            while self._offer_again:
+                self._offer_again = False
+                self._offer_in_order(now)
+        finally:
+            self._offering = False
+
+    def _offer_in_order(self, now: float) -> None:
+        awaited: set[UpstreamName | None] = set()
+        choices: dict[Need, Decision | Wait | Never] = {}  # most of a full room wants the same
+        for ticket in self.room:
+            choice = choices.get(ticket.need)
+            if choice is None:
+                choice = choices[ticket.need] = self._choose(ticket.need)
+            if isinstance(choice, Never):
+                self.room.leave(ticket)
+                ticket.waiter.refused(self._ineligible(ticket.need))
+            elif isinstance(choice, Wait) or awaited & {None, choice.upstream}:
+                awaited.add(choice.upstream)
+            elif self.room.leave(ticket):
+                choices.clear()
+                ticket.waiter.placed(self._place(ticket.need, choice, now))
+        self._awaited = awaited
+
+    def _expire(self, now: float) -> None:
+        settings = self.settings
+        none = now - self._none_since >= settings.wait_for_upstream
+        no_base = now - self._base_gone_since >= settings.wait_for_upstream
+        for ticket in self.room:
+            refusal: Refusal | None = None
+            if none:
+                refusal = self._no_upstream()
+            elif no_base and ticket.need.eligibility.verdict is Verdict.BASE:
+                refusal = self._ineligible(ticket.need)
+            elif now - ticket.arrived >= settings.queue_timeout:
+                refusal = self._queue_timeout()
+            if refusal is not None and self.room.leave(ticket):
+                ticket.waiter.refused(refusal)
+
+    def _tell(self, upstream: Upstream, detail: str) -> None:
+        health = upstream.health
+        self._observer.health_changed(upstream.name, health.state, health.cause, detail)
+
+    # Words for refusals ------------------------------------------------------------------------
+
+    def _load(self) -> str:
+        counts = self.in_flight
+        return (
+            f"{len(self.room)} of {self.room.size} waiting, "
+            f"{counts.spec} sequences in flight on spec and {counts.base} on base, "
+            f"{self.settings.max_in_flight} allowed"
+        )
+
+    def _states(self) -> str:
+        return ", ".join(f"{u.name} is {_state(u)}" for u in (self.spec, self.base))
+
+    def _no_upstream(self) -> NoUpstream:
+        seconds = self.settings.wait_for_upstream
+        return NoUpstream(
+            f"no upstream was usable for {seconds:g} s: {self._states()}",
+            retry_after=RETRY_AFTER_DOWN,
+        )
+
+    def _ineligible(self, need: Need) -> Ineligible:
+        return Ineligible(
+            f"only base may serve this request ({need.eligibility.rule}): {self._states()}",
+            retry_after=RETRY_AFTER_DOWN,
+        )
+
+    def _queue_timeout(self) -> QueueTimeout:
+        return QueueTimeout(
+            f"no place came free within {self.settings.queue_timeout:g} s: {self._load()}",
+            retry_after=RETRY_AFTER_BUSY,
+        )
+
+
+def _state(upstream: Upstream) -> str:
+    """The upstream's state in a word or two."""
+    if upstream.admin_state is not AdminState.READY:
+        return f"set to {upstream.admin_state}"
+    if upstream.health.cause is not None:
+        return f"{upstream.health.state} ({upstream.health.cause})"
+    return str(upstream.health.state)

@@ -1,0 +1,128 @@
+"""The allow-list: every path that is served, and what kind of work it is.
+
+What is not here is answered 404 and never reaches an engine. SGLang's own administration
+(`/flush_cache`, `/update_weights*`, ...) is not here on purpose.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from urllib.parse import unquote_to_bytes
+
+from proxy.core.peek import Dialect
+
+
+class Kind(StrEnum):
+    """What a request to a path is to us."""
+
+    GENERATION = "generation"  # load: routed by policy, counted in sequences
+    STATE = "state"  # touches what lives in one server: base only
+    MODEL = "model"  # any server can answer: base first; not load
+    OWN = "own"  # answered here
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One row of the allow-list."""
+
+    template: str
+    """The path as it appears in metrics and logs."""
+    kind: Kind
+    methods: tuple[str, ...]
+    dialect: Dialect | None = None
+    """How its body and its streams are read; None: not at all."""
+    holds_head: bool = False
+    """Whether the head of a stream waits for the first event, which may be a refusal.
+
+    Only where SGLang itself sends the head with the first token, so that nothing is delayed.
+    """
+    needs_key: bool = True
+
+    @property
+    def anthropic(self) -> bool:
+        """Whether its errors have Anthropic's shape."""
+        return self.template.startswith("/v1/messages")
+
+
+_POST = ("POST",)
+_GET = ("GET", "HEAD")
+
+
+def _generation(path: str, dialect: Dialect, *, holds_head: bool = False) -> Endpoint:
+    return Endpoint(path, Kind.GENERATION, _POST, dialect, holds_head)
+
+
+ENDPOINTS: tuple[Endpoint, ...] = (
+    _generation("/v1/chat/completions", Dialect.OPENAI_CHAT, holds_head=True),
+    _generation("/v1/completions", Dialect.OPENAI_COMPLETIONS, holds_head=True),
+    _generation("/v1/responses", Dialect.OPENAI_RESPONSES),
+    _generation("/v1/messages", Dialect.ANTHROPIC),
+    _generation("/generate", Dialect.GENERATE),
+    _generation("/api/chat", Dialect.OLLAMA_CHAT),
+    _generation("/api/generate", Dialect.OLLAMA_GENERATE),
+    _generation("/invocations", Dialect.OPENAI_CHAT),
+    Endpoint("/open_session", Kind.STATE, _POST),
+    Endpoint("/close_session", Kind.STATE, _POST),
+    Endpoint("/v1/responses/{id}", Kind.STATE, _GET),
+    Endpoint("/v1/responses/{id}/cancel", Kind.STATE, _POST),
+    *(
+        Endpoint(path, Kind.MODEL, _POST)
+        for path in (
+            "/v1/embeddings",
+            "/v1/rerank",
+            "/v1/score",
+            "/v1/classify",
+            "/classify",
+            "/encode",
+            "/tokenize",
+            "/detokenize",
+            "/v1/tokenize",
+            "/v1/detokenize",
+            "/v1/messages/count_tokens",
+            "/v1/audio/transcriptions",
+            "/api/show",
+        )
+    ),
+    *(
+        Endpoint(path, Kind.MODEL, _GET)
+        for path in (
+            "/v1/models",
+            "/v1/models/{id}",
+            "/api/tags",
+            "/model_info",
+            "/get_model_info",
+        )
+    ),
+    *(
+        Endpoint(path, Kind.OWN, _GET, needs_key=False)
+        for path in ("/livez", "/readyz", "/health", "/health_generate", "/ready", "/ping")
+    ),
+)
+
+_EXACT = {e.template.encode(): e for e in ENDPOINTS if "{" not in e.template}
+_MODEL = next(e for e in ENDPOINTS if e.template == "/v1/models/{id}")
+_RESPONSE = next(e for e in ENDPOINTS if e.template == "/v1/responses/{id}")
+_CANCEL = next(e for e in ENDPOINTS if e.template == "/v1/responses/{id}/cancel")
+
+# Decoded ids: a model id may be a path ("org/model"), and a path must not climb.
+_MODEL_ID = re.compile(rb"[A-Za-z0-9._~:@+=-]+(/[A-Za-z0-9._~:@+=-]+)*\Z")
+_RESPONSE_ID = re.compile(rb"[A-Za-z0-9_-]+\Z")
+
+
+def find(path: bytes) -> Endpoint | None:
+    """Return the row for `path` (without its query), None if it is not served."""
+    found = _EXACT.get(path)
+    if found is not None:
+        return found
+    if path.startswith(b"/v1/models/"):
+        name = unquote_to_bytes(path[11:])
+        climbs = any(not part.strip(b".") for part in name.split(b"/"))
+        return _MODEL if _MODEL_ID.match(name) and not climbs else None
+    if path.startswith(b"/v1/responses/"):
+        name, slash, rest = path[14:].partition(b"/")
+        if not _RESPONSE_ID.match(name):
+            return None
+        if not slash:
+            return _RESPONSE
+        return _CANCEL if rest == b"cancel" else None
+    return None

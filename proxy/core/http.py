@@ -1,0 +1,179 @@
+"""Header rules: what passes, what is removed, what is added; and which heads are refused.
+
+Bytes in, bytes out. Header names keep the case in which they came: nothing here normalises what it
+does not own.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+from proxy.core.keys import KEY_HEADERS, Headers
+from proxy.core.words import UpstreamName
+
+# RFC 9110 section 7.6.1, and what older peers still send.
+HOP_BY_HOP = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+_NOT_TO_ENGINE = HOP_BY_HOP | {
+    b"host",
+    b"content-length",
+    b"expect",
+    b"x-request-id",
+    b"x-specswitch-attempt",
+    b"x-specswitch-route",
+}
+_NOT_TO_CLIENT = HOP_BY_HOP | {
+    b"x-request-id",
+    b"x-specswitch-upstream",
+    b"x-specswitch-reason",
+}
+MAX_REQUEST_ID = 128
+
+
+class Framing(StrEnum):
+    """How the end of an answer's body is marked towards the client."""
+
+    NONE = "none"  # no body: HEAD, 204, 304
+    LENGTH = "length"
+    CHUNKED = "chunked"
+    CLOSE = "close"  # by closing the connection: HTTP/1.0 without a length
+
+
+def named_by_connection(headers: Headers) -> frozenset[bytes]:
+    """The lower-case header names that `Connection` declares hop-by-hop."""
+    names: set[bytes] = set()
+    for name, value in headers:
+        if name.lower() == b"connection":
+            names.update(part.strip().lower() for part in value.split(b","))
+    return frozenset(names)
+
+
+def header(headers: Headers, wanted: bytes) -> bytes | None:
+    """The value of the first header called `wanted` (lower case), None without one."""
+    for name, value in headers:
+        if name.lower() == wanted:
+            return value
+    return None
+
+
+def head_fault(method: str, target: bytes, version: str, headers: Headers) -> str | None:
+    """Why this request head is not accepted, None if it is.
+
+    The parser has refused malformed syntax before; this is what is well-formed and still has no
+    place in front of an engine. A proxy that reads a length another way than the engine does lets
+    requests be smuggled (RFC 9112 section 11.2), so anything that two readers could read in two
+    ways is refused.
+    """
+    if not target.startswith(b"/"):
+        return "the request target must be a path"
+    if version not in {"1.0", "1.1"}:
+        return f"HTTP/{version} is not spoken here"
+    hosts, lengths, codings = 0, 0, []
+    for name, value in headers:
+        lowered = name.lower()
+        if lowered == b"host":
+            hosts += 1
+        elif lowered == b"content-length":
+            lengths += 1
+        elif lowered == b"transfer-encoding":
+            codings.append(value.strip().lower())
+    if hosts > 1 or (hosts == 0 and version == "1.1"):
+        return "exactly one Host header is needed"
+    if codings and (lengths or version == "1.0"):
+        return "Transfer-Encoding cannot stand beside Content-Length or in HTTP/1.0"
+    if codings not in ([], [b"chunked"]):
+        return "chunked is the only transfer coding"
+    if lengths > 1:
+        return "more than one Content-Length"
+    if method in {"TRACE", "CONNECT"}:
+        return f"{method} is not served"
+    return None
+
+
+class RequestIds:
+    """Request ids of our own: 32 hex digits, unique in this process and, by `prefix`, beyond it."""
+
+    __slots__ = ("_count", "_prefix")
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix.encode()
+        self._count = 0
+
+    def choose(self, offered: bytes | None) -> bytes:
+        """Return `offered` if it is 1 to 128 visible ASCII characters, else a new one."""
+        if offered and len(offered) <= MAX_REQUEST_ID and all(0x21 <= b <= 0x7E for b in offered):
+            return offered
+        self._count += 1
+        return b"%s%016x" % (self._prefix, self._count)
+
+
+def engine_head(
+    method: bytes,
+    target: bytes,
+    headers: Headers,
+    *,
+    added: Sequence[bytes],
+    body_length: int | None,
+    drop_keys: bool,
+) -> bytes:
+    """The head of the request to an engine.
+
+    `added` are whole header lines without their end (Host, our key, the request id). `body_length`
+    None sends no length: a request that had no body has none.
+    """
+    drop = _NOT_TO_ENGINE | KEY_HEADERS if drop_keys else _NOT_TO_ENGINE
+    named = named_by_connection(headers)
+    if named:
+        drop = drop | named
+    lines = [b"%s %s HTTP/1.1" % (method, target), *added]
+    lines += [b"%s: %s" % pair for pair in headers if pair[0].lower() not in drop]
+    if body_length is not None:
+        lines.append(b"content-length: %d" % body_length)
+    lines += (b"", b"")
+    return b"\r\n".join(lines)
+
+
+def client_head(
+    status: int,
+    phrase: bytes,
+    headers: Headers,
+    *,
+    added: Sequence[bytes],
+    framing: Framing,
+    drop_length: bool = False,
+) -> bytes:
+    """The head of an answer to a client, from an engine's.
+
+    `added` as in `engine_head`. `drop_length` removes a length that does not count (a reply to HEAD
+    keeps it, an interim framing of ours does not).
+    """
+    named = named_by_connection(headers)
+    drop = _NOT_TO_CLIENT | named if named else _NOT_TO_CLIENT
+    if drop_length:
+        drop = drop | {b"content-length"}
+    lines = [b"HTTP/1.1 %d %s" % (status, phrase)]
+    lines += [b"%s: %s" % pair for pair in headers if pair[0].lower() not in drop]
+    lines += added
+    if framing is Framing.CHUNKED:
+        lines.append(b"transfer-encoding: chunked")
+    lines += (b"", b"")
+    return b"\r\n".join(lines)
+
+
+def decision_lines(request_id: bytes, upstream: UpstreamName, reason: str) -> tuple[bytes, ...]:
+    """The header lines that tell a client where its request went and why."""
+    return (
+        b"x-request-id: " + request_id,
+        b"x-specswitch-upstream: " + upstream.value.encode(),
+        b"x-specswitch-reason: " + reason.encode(),
+    )

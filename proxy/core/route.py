@@ -1,0 +1,169 @@
+"""The decision: one request, one picture of the pair, one answer with its reason.
+
+Order matters and is the contract (docs/architecture.md): rules that only base can satisfy, then
+what is usable, then the operator's control, the client's override, preferences, the mode, the cap.
+"""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+from proxy.core.eligibility import Eligibility, Rule, Verdict
+from proxy.core.words import Control, UpstreamName
+
+SPEC = UpstreamName.SPEC
+BASE = UpstreamName.BASE
+
+
+class Reason(StrEnum):
+    """Why this upstream; eligibility reasons carry their rule (`eligibility_reason`)."""
+
+    CONTROL = "control"
+    HEALTH = "health"
+    DRAIN = "drain"
+    OVERRIDE = "override"
+    MODE = "mode"
+    FULL = "full"
+    UNCALIBRATED = "uncalibrated"
+    RETRY = "retry"
+
+
+_ELIGIBILITY = {rule: f"eligibility:{rule}" for rule in Rule}
+REASONS: tuple[str, ...] = (*Reason, *_ELIGIBILITY.values())
+"""Every value that a reason can have."""
+
+
+class Need(NamedTuple):
+    """What the decision needs to know of a request."""
+
+    weight: int
+    """Sequences; 0 for work that is not load."""
+    eligibility: Eligibility
+    override: UpstreamName | None = None
+    """The upstream that the client asked for, where that is allowed."""
+    base_first: bool = False
+    """Model paths: any server can answer, base first."""
+
+
+class View(NamedTuple):
+    """What the decision needs to know of an upstream."""
+
+    usable: bool
+    why_not: Reason
+    """`drain` if the operator took it out, else `health`."""
+    in_flight: int
+    """Sequences."""
+    cap: int | None
+    """Sequences; None for no cap."""
+
+
+class Pair(NamedTuple):
+    """The picture that a decision is made from."""
+
+    spec: View
+    base: View
+    base_in_maint: bool
+    control: Control
+    mode: UpstreamName
+    calibrated: bool
+    places: int
+    """Sequences that may still be admitted over both upstreams."""
+
+
+class Decision(NamedTuple):
+    """Where, and why."""
+
+    upstream: UpstreamName
+    reason: str
+
+
+class Why(StrEnum):
+    """What a request waits for."""
+
+    FULL = "full"
+    NO_UPSTREAM = "no_upstream"
+    INELIGIBLE = "ineligible"
+
+
+class Wait(NamedTuple):
+    """No place now. `upstream` is whose place it waits for, None for any."""
+
+    why: Why
+    upstream: UpstreamName | None
+
+
+class Never(NamedTuple):
+    """No place now or later: base may not serve and nothing else can."""
+
+    rule: Rule
+
+
+def decide(need: Need, pair: Pair) -> Decision | Wait | Never:
+    """Return where `need` goes in this `pair`, or what it waits for."""
+    if need.base_first:
+        return _any_server(pair)
+    if need.eligibility.verdict is Verdict.BASE:
+        return _base_only(need, pair)
+    spec, base = pair.spec.usable, pair.base.usable
+    if not spec and not base:
+        return Wait(Why.NO_UPSTREAM, None)
+    if need.weight > pair.places and pair.spec.in_flight + pair.base.in_flight > 0:
+        return Wait(Why.FULL, None)
+    if not spec:
+        return _placed(need, BASE, pair.base, pair.spec.why_not)
+    if not base:
+        return _placed(need, SPEC, pair.spec, pair.base.why_not)
+    name, reason = _wish(need, pair)
+    if name is SPEC and not _has_room(need, pair.spec):
+        return _placed(need, BASE, pair.base, Reason.FULL)
+    return _placed(need, name, pair.spec if name is SPEC else pair.base, reason)
+
+
+def _any_server(pair: Pair) -> Decision | Wait:
+    if pair.base.usable:
+        return Decision(BASE, Reason.MODE)
+    if pair.spec.usable:
+        return Decision(SPEC, pair.base.why_not)
+    return Wait(Why.NO_UPSTREAM, None)
+
+
+def _base_only(need: Need, pair: Pair) -> Decision | Wait | Never:
+    rule = need.eligibility.rule
+    assert rule is not None  # noqa: S101 - a verdict other than `any` names its rule
+    if pair.base_in_maint:
+        return Never(rule)
+    if not pair.base.usable:
+        return Wait(Why.INELIGIBLE, BASE)
+    if need.weight > pair.places and pair.spec.in_flight + pair.base.in_flight > 0:
+        return Wait(Why.FULL, None)
+    return _placed(need, BASE, pair.base, _ELIGIBILITY[rule])
+
+
+def _wish(need: Need, pair: Pair) -> tuple[UpstreamName, str]:
+    """Where it should go with both upstreams usable."""
+    match pair.control:
+        case Control.SPEC:
+            return SPEC, Reason.CONTROL
+        case Control.BASE | Control.OBSERVE:
+            return BASE, Reason.CONTROL
+        case Control.AUTO:
+            pass
+    if need.override is not None:
+        return need.override, Reason.OVERRIDE
+    rule = need.eligibility.rule
+    if need.eligibility.verdict is Verdict.PREFER and rule is not None:
+        return BASE, _ELIGIBILITY[rule]
+    if not pair.calibrated:
+        return BASE, Reason.UNCALIBRATED
+    return pair.mode, Reason.MODE
+
+
+def _placed(need: Need, name: UpstreamName, view: View, reason: str) -> Decision | Wait:
+    """At `name` if there is room; base full waits, and never overflows to spec."""
+    return Decision(name, reason) if _has_room(need, view) else Wait(Why.FULL, name)
+
+
+def _has_room(need: Need, view: View) -> bool:
+    # What is heavier than the whole cap would wait for ever; it may have an idle server to itself.
+    if view.cap is None or need.weight == 0:
+        return True
+    return view.in_flight == 0 or view.in_flight + need.weight <= view.cap

@@ -1,0 +1,1 @@
+"""Moves bytes, and decides nothing: an exchange between two asyncio protocols."""
