@@ -5,10 +5,11 @@ Everything here is synchronous, so choosing a place and counting it cannot be to
 controller, the waiting room and the operator's word; it knows nothing of sockets or bytes.
 """
 
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum, auto
 from math import inf
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeGuard
 
 from proxy.core.eligibility import Rules, Verdict
 from proxy.core.health import HealthRules, UpstreamHealth
@@ -16,12 +17,11 @@ from proxy.core.identity import Identity, mismatches
 from proxy.core.inflight import InFlight, Lease
 from proxy.core.modes import Controller, Switch, Thresholds
 from proxy.core.observer import Observer
-from proxy.core.route import Decision, Need, Never, Pair, Reason, View, Wait, Why, decide
+from proxy.core.route import Decision, Need, Never, Pair, Reason, View, Wait, Why, decide, has_room
 from proxy.core.waiting import WaitingRoom
 from proxy.core.words import (
     AdminState,
     Control,
-    EjectionCause,
     Health,
     RetryCause,
     SwitchReason,
@@ -116,9 +116,7 @@ class Upstream:
     @property
     def in_service(self) -> bool:
         """Whether it is the pair's to use; probation counts, or nothing would ever try it again."""
-        return (
-            self.admin_state is AdminState.READY and self.health.state is not Health.EJECTED
-        )
+        return self.admin_state is AdminState.READY and self.health.state is not Health.EJECTED
 
     def view(self, in_flight: int) -> View:
         """The picture that a decision needs."""
@@ -174,12 +172,14 @@ class Dispatcher:
         """A request is here, whole: give it a place, a stand in the waiting room, or a refusal."""
         if self.draining:
             return Draining("specswitch is shutting down")
+        if len(self.room) and self._step(0, now):
+            self._offer(now)  # time alone has changed the mode, and those waiting come first
         if need.weight:
             self._step(need.weight, now)
         choice = self._choose(need)
         if isinstance(choice, Never):
             return self._ineligible(need)
-        if isinstance(choice, Decision) and not self._awaited & {None, choice.upstream}:
+        if not self._offering and _is_open(choice, need, self._awaited):
             return self._place(need, choice, now)
         why = choice.why if isinstance(choice, Wait) else Why.FULL
         refusal = self._refuse_to_wait(need, why, now)
@@ -188,6 +188,7 @@ class Dispatcher:
         ticket = Ticket(need, waiter, now)
         self.room.enter(ticket)
         self._awaited.add(choice.upstream)
+        self._offer_again = True  # who arrives while places are given out is asked in its turn
         return ticket
 
     def retry(
@@ -203,9 +204,8 @@ class Dispatcher:
         if other is SPEC and (only_base or cause is RetryCause.REFUSAL):
             return None
         view = self.upstream(other).view(self.in_flight.at(other))
-        cap = view.cap
-        full = cap is not None and view.in_flight > 0 and view.in_flight + need.weight > cap
-        if not view.usable or full:
+        awaited = need.weight > 0 and other in self._awaited
+        if not view.usable or awaited or not has_room(need, view):
             return None
         self._observer.retried(cause)
         self.in_flight.give_back(place.lease, now)
@@ -255,8 +255,12 @@ class Dispatcher:
     # Probes ------------------------------------------------------------------------------------
 
     def wants_identity(self, name: UpstreamName) -> bool:
-        """Whether a good probe of `name` must come with its identity."""
-        return self.upstream(name).health.wants_identity
+        """Whether a good probe of `name` must come with its identity.
+
+        Always while it is not healthy: what comes back from a timed ejection may be another server,
+        and no rise stands between it and its first request.
+        """
+        return self.upstream(name).health.state is not Health.HEALTHY
 
     def probed(
         self, name: UpstreamName, *, good: bool, identity: Identity | None, detail: str, now: float
@@ -345,14 +349,13 @@ class Dispatcher:
     def _after_change(self, now: float) -> None:
         """Bring everything in line with what has just changed."""
         self._none_since = inf if self.usable else min(self._none_since, now)
-        self._base_gone_since = (
-            inf if self.base.in_service else min(self._base_gone_since, now)
-        )
+        self._base_gone_since = inf if self.base.in_service else min(self._base_gone_since, now)
         self._step(0, now)
         if len(self.room):
             self._offer(now)
 
-    def _step(self, arriving: int, now: float) -> None:
+    def _step(self, arriving: int, now: float) -> bool:
+        """Let the controller look; whether it has changed its mind."""
         switch = self.controller.step(
             in_flight=self.in_flight.total,
             arriving=arriving,
@@ -362,16 +365,14 @@ class Dispatcher:
         if switch is not None:
             self._observer.wanted(switch)
         self._settle(self.controller.reason, now)
+        return switch is not None
 
     def _settle(self, reason: SwitchReason, now: float) -> None:
         """Let the mode follow the operator, the controller and what is in service."""
-        match self.control:
-            case Control.AUTO:
-                mode = self.controller.mode
-            case Control.SPEC:
-                mode, reason = SPEC, SwitchReason.CONTROL
-            case Control.BASE | Control.OBSERVE:
-                mode, reason = BASE, SwitchReason.CONTROL
+        mode = self.controller.mode
+        if self.control is not Control.AUTO:
+            mode = SPEC if self.control is Control.SPEC else BASE
+            reason = SwitchReason.CONTROL
         if not self.upstream(mode).in_service and self.upstream(mode.other).in_service:
             mode, reason = mode.other, SwitchReason.HEALTH
         self.mode_reason = reason
@@ -399,33 +400,48 @@ class Dispatcher:
         awaited: set[UpstreamName | None] = set()
         choices: dict[Need, Decision | Wait | Never] = {}  # most of a full room wants the same
         for ticket in self.room:
-            choice = choices.get(ticket.need)
+            if ticket not in self.room:
+                continue  # it left while another was told
+            need = ticket.need
+            choice = choices.get(need)
             if choice is None:
-                choice = choices[ticket.need] = self._choose(ticket.need)
-            if isinstance(choice, Never):
-                self.room.leave(ticket)
-                ticket.waiter.refused(self._ineligible(ticket.need))
-            elif isinstance(choice, Wait) or awaited & {None, choice.upstream}:
-                awaited.add(choice.upstream)
-            elif self.room.leave(ticket):
+                choice = choices[need] = self._choose(need)
+            if _is_open(choice, need, awaited):
                 choices.clear()
-                ticket.waiter.placed(self._place(ticket.need, choice, now))
+                if self._step(need.weight, now):  # it counts now as if it had just come
+                    choice = self._choose(need)
+            if isinstance(choice, Never) or _is_open(choice, need, awaited):
+                self._call(ticket, choice, now)
+            else:
+                awaited.add(choice.upstream)
         self._awaited = awaited
+
+    def _call(self, ticket: Ticket, choice: Decision | Never, now: float) -> None:
+        """Tell `ticket` its place, or that there will be none."""
+        self.room.leave(ticket)
+        if isinstance(choice, Never):
+            ticket.waiter.refused(self._ineligible(ticket.need))
+        else:
+            ticket.waiter.placed(self._place(ticket.need, choice, now))
 
     def _expire(self, now: float) -> None:
         settings = self.settings
         none = now - self._none_since >= settings.wait_for_upstream
         no_base = now - self._base_gone_since >= settings.wait_for_upstream
+        told = False
         for ticket in self.room:
             refusal: Refusal | None = None
-            if none:
-                refusal = self._no_upstream()
-            elif no_base and ticket.need.eligibility.verdict is Verdict.BASE:
+            if no_base and ticket.need.eligibility.verdict is Verdict.BASE:
                 refusal = self._ineligible(ticket.need)
+            elif none:
+                refusal = self._no_upstream()
             elif now - ticket.arrived >= settings.queue_timeout:
                 refusal = self._queue_timeout()
             if refusal is not None and self.room.leave(ticket):
+                told = True
                 ticket.waiter.refused(refusal)
+        if told:
+            self._offer(now)  # nobody may be kept back by one who waits no longer
 
     def _tell(self, upstream: Upstream, detail: str) -> None:
         health = upstream.health
@@ -462,6 +478,15 @@ class Dispatcher:
             f"no place came free within {self.settings.queue_timeout:g} s: {self._load()}",
             retry_after=RETRY_AFTER_BUSY,
         )
+
+
+def _is_open(
+    choice: Decision | Wait | Never, need: Need, awaited: AbstractSet[UpstreamName | None]
+) -> TypeGuard[Decision]:
+    """Whether `choice` is a place that nobody in front waits for; what is no load takes none."""
+    if not isinstance(choice, Decision):
+        return False
+    return need.weight == 0 or not awaited & {None, choice.upstream}
 
 
 def _state(upstream: Upstream) -> str:

@@ -104,8 +104,9 @@ _MODEL = next(e for e in ENDPOINTS if e.template == "/v1/models/{id}")
 _RESPONSE = next(e for e in ENDPOINTS if e.template == "/v1/responses/{id}")
 _CANCEL = next(e for e in ENDPOINTS if e.template == "/v1/responses/{id}/cancel")
 
-# Decoded ids: a model id may be a path ("org/model"), and a path must not climb.
-_MODEL_ID = re.compile(rb"[A-Za-z0-9._~:@+=-]+(/[A-Za-z0-9._~:@+=-]+)*\Z")
+# Decoded ids: a model id may be a path ("org/model", or "/models/model" where the engine was given
+# no other name), and a path must not climb.
+_MODEL_ID = re.compile(rb"/?[A-Za-z0-9._~:@+=-]+(/[A-Za-z0-9._~:@+=-]+)*\Z")
 _RESPONSE_ID = re.compile(rb"[A-Za-z0-9_-]+\Z")
 
 
@@ -115,9 +116,7 @@ def find(path: bytes) -> Endpoint | None:
     if found is not None:
         return found
     if path.startswith(b"/v1/models/"):
-        name = unquote_to_bytes(path[11:])
-        climbs = any(not part.strip(b".") for part in name.split(b"/"))
-        return _MODEL if _MODEL_ID.match(name) and not climbs else None
+        return _MODEL if _is_model_id(path[11:]) else None
     if path.startswith(b"/v1/responses/"):
         name, slash, rest = path[14:].partition(b"/")
         if not _RESPONSE_ID.match(name):
@@ -126,3 +125,9 @@ def find(path: bytes) -> Endpoint | None:
             return _RESPONSE
         return _CANCEL if rest == b"cancel" else None
     return None
+
+
+def _is_model_id(encoded: bytes) -> bool:
+    name = unquote_to_bytes(encoded)
+    climbs = any(not part.strip(b".") for part in name.removeprefix(b"/").split(b"/"))
+    return _MODEL_ID.match(name) is not None and not climbs and not encoded.startswith(b"/")

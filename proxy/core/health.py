@@ -15,7 +15,10 @@
                                                               finds it mended
 
 `rise` and `fall` are HAProxy's, the ejection whose time grows is Envoy's outlier detection. A
-server that has never answered starts as EJECTED without a cause and needs one good probe.
+server that has never answered starts as EJECTED without a cause and needs one good probe. A time
+that runs when a server is found to be another runs on, and the rise counts from its end. The one
+request of a probation stays the one, even if the probation ends before it does: there is no second
+in the next probation until it has ended, and its end is that probation's too.
 """
 
 from dataclasses import dataclass
@@ -83,9 +86,7 @@ class UpstreamHealth:
         """Whether the next good probe could make it healthy, so that its identity must be read."""
         needed = self.rules.rise if self._seen else 1
         return (
-            self.state is Health.EJECTED
-            and self.until is None
-            and self._good_probes + 1 >= needed
+            self.state is Health.EJECTED and self.until is None and self._good_probes + 1 >= needed
         )
 
     def probe_succeeded(self) -> bool:
@@ -112,7 +113,7 @@ class UpstreamHealth:
         """The server is not what it should be; whether that is news."""
         news = self.cause is not EjectionCause.MISCONFIGURED
         self._good_probes = 0
-        self._eject(EjectionCause.MISCONFIGURED, until=None)
+        self._eject(EjectionCause.MISCONFIGURED, until=self.until)
         return news
 
     def trial_started(self) -> None:
@@ -121,6 +122,7 @@ class UpstreamHealth:
 
     def request_succeeded(self, *, trial: bool) -> None:
         """Note a request that the upstream served to its end."""
+        self._trial_over(trial=trial)
         self._failed_requests = 0
         if trial and self.state is Health.PROBATION:
             self._ejections_in_a_row = 0
@@ -131,6 +133,7 @@ class UpstreamHealth:
 
         What fails during an ejection was sent before it, and was counted with it.
         """
+        self._trial_over(trial=trial)
         if self.state is Health.HEALTHY:
             self._failed_requests += 1
             if self._failed_requests < self.rules.passive_failures:
@@ -145,28 +148,31 @@ class UpstreamHealth:
 
     def request_said_nothing(self, *, trial: bool) -> None:
         """A request ended without telling good from bad: its client left, or it was refused."""
-        if trial:
-            self._trial_out = False
+        self._trial_over(trial=trial)
 
     def advance(self, now: float) -> bool:
         """Let time pass; whether a timed ejection ended."""
         if self.state is not Health.EJECTED or self.until is None or now < self.until:
             return False
         self.until = None
+        if self.cause is EjectionCause.MISCONFIGURED:
+            return False
         if self._failed_probes >= self.rules.fall:
             self.cause = EjectionCause.PROBE
             return False
         self.state = Health.PROBATION
         self.cause = None
-        self._trial_out = False
         return True
+
+    def _trial_over(self, *, trial: bool) -> None:
+        if trial:
+            self._trial_out = False
 
     def _become_healthy(self) -> None:
         self.state = Health.HEALTHY
         self.cause = None
         self.until = None
         self._failed_requests = 0
-        self._trial_out = False
 
     def _eject(self, cause: EjectionCause, *, until: float | None) -> None:
         self.state = Health.EJECTED
@@ -174,4 +180,3 @@ class UpstreamHealth:
         self.until = until
         self._failed_requests = 0
         self._good_probes = 0
-        self._trial_out = False

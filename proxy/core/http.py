@@ -4,6 +4,7 @@ Bytes in, bytes out. Header names keep the case in which they came: nothing here
 does not own.
 """
 
+import re
 from collections.abc import Sequence
 from enum import StrEnum
 
@@ -37,7 +38,7 @@ _NOT_TO_CLIENT = HOP_BY_HOP | {
     b"x-specswitch-upstream",
     b"x-specswitch-reason",
 }
-MAX_REQUEST_ID = 128
+_REQUEST_ID = re.compile(rb"[!-~]{1,128}")
 
 
 class Framing(StrEnum):
@@ -78,25 +79,25 @@ def head_fault(method: str, target: bytes, version: str, headers: Headers) -> st
         return "the request target must be a path"
     if version not in {"1.0", "1.1"}:
         return f"HTTP/{version} is not spoken here"
-    hosts, lengths, codings = 0, 0, []
-    for name, value in headers:
-        lowered = name.lower()
-        if lowered == b"host":
-            hosts += 1
-        elif lowered == b"content-length":
-            lengths += 1
-        elif lowered == b"transfer-encoding":
-            codings.append(value.strip().lower())
-    if hosts > 1 or (hosts == 0 and version == "1.1"):
-        return "exactly one Host header is needed"
-    if codings and (lengths or version == "1.0"):
-        return "Transfer-Encoding cannot stand beside Content-Length or in HTTP/1.0"
-    if codings not in ([], [b"chunked"]):
-        return "chunked is the only transfer coding"
-    if lengths > 1:
-        return "more than one Content-Length"
     if method in {"TRACE", "CONNECT"}:
         return f"{method} is not served"
+    return _framing_fault(version, headers)
+
+
+def _framing_fault(version: str, headers: Headers) -> str | None:
+    names = [name.lower() for name, _ in headers]
+    hosts, lengths = names.count(b"host"), names.count(b"content-length")
+    if hosts > 1 or (hosts == 0 and version == "1.1"):
+        return "exactly one Host header is needed"
+    if lengths > 1:
+        return "more than one Content-Length"
+    if b"transfer-encoding" not in names:
+        return None
+    if lengths or version == "1.0":
+        return "Transfer-Encoding cannot stand beside Content-Length or in HTTP/1.0"
+    codings = [value for name, value in headers if name.lower() == b"transfer-encoding"]
+    if [coding.strip().lower() for coding in codings] != [b"chunked"]:
+        return "chunked is the only transfer coding"
     return None
 
 
@@ -110,9 +111,13 @@ class RequestIds:
         self._count = 0
 
     def choose(self, offered: bytes | None) -> bytes:
-        """Return `offered` if it is 1 to 128 visible ASCII characters, else a new one."""
-        if offered and len(offered) <= MAX_REQUEST_ID and all(0x21 <= b <= 0x7E for b in offered):
-            return offered
+        """Return `offered` if it is 1 to 128 visible ASCII characters, else a new one.
+
+        White space around it is no part of it, and the parser leaves what stands behind it.
+        """
+        wish = b"" if offered is None else offered.strip(b" \t")
+        if _REQUEST_ID.fullmatch(wish):
+            return wish
         self._count += 1
         return b"%s%016x" % (self._prefix, self._count)
 
@@ -150,17 +155,13 @@ def client_head(
     *,
     added: Sequence[bytes],
     framing: Framing,
-    drop_length: bool = False,
 ) -> bytes:
-    """The head of an answer to a client, from an engine's.
+    """The head of an answer to a client, from an engine's; `added` as in `engine_head`.
 
-    `added` as in `engine_head`. `drop_length` removes a length that does not count (a reply to HEAD
-    keeps it, an interim framing of ours does not).
+    A length passes even if the engine's `Connection` names it: without it the end is not marked.
     """
     named = named_by_connection(headers)
-    drop = _NOT_TO_CLIENT | named if named else _NOT_TO_CLIENT
-    if drop_length:
-        drop = drop | {b"content-length"}
+    drop = _NOT_TO_CLIENT | (named - {b"content-length"}) if named else _NOT_TO_CLIENT
     lines = [b"HTTP/1.1 %d %s" % (status, phrase)]
     lines += [b"%s: %s" % pair for pair in headers if pair[0].lower() not in drop]
     lines += added

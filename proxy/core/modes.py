@@ -14,13 +14,21 @@ from math import inf
 from proxy.core.rates import DecayedAverage
 from proxy.core.words import SwitchReason, UpstreamName
 
+_AVERAGE_SLACK = 1.01
+"""An average that forgets comes near to a level held and never to it. With a gate of one sequence
+a lone user's one sequence after a burst would hold the average above the gate for ever, so one
+percent above counts as there."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
     """What the controller is set to; sequences and seconds."""
 
     crossover: float | None
-    """N*, a real number of sequences, never rounded; inf: speculation always pays; None: unknown."""
+    """N*, a real number of sequences, never rounded; None while it is unknown.
+
+    inf where speculation always pays.
+    """
     gate_factor: float
     """Return when the average is at or below this share of N* (and never below one sequence)."""
     count_window: float
@@ -96,7 +104,7 @@ class Controller:
         return (
             in_flight <= gate
             and in_flight + arriving <= crossover
-            and self.average(now) <= gate
+            and self.average(now) <= gate * _AVERAGE_SLACK
             and now - self._left_at >= self.thresholds.return_dwell
         )
 
@@ -116,9 +124,7 @@ class Controller:
             return None
         return self._change(UpstreamName.SPEC, SwitchReason.CALM, in_flight, now)
 
-    def _change(
-        self, to: UpstreamName, reason: SwitchReason, in_flight: int, now: float
-    ) -> Switch:
+    def _change(self, to: UpstreamName, reason: SwitchReason, in_flight: int, now: float) -> Switch:
         self.mode = to
         self.reason = reason
         self._changes.append(now)

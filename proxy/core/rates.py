@@ -10,7 +10,7 @@ class DecayedAverage:
     95 %. Reading changes nothing, so reading twice gives the same.
     """
 
-    __slots__ = ("_average", "_at", "_level", "_window_seconds")
+    __slots__ = ("_at", "_average", "_level", "_window_seconds")
 
     def __init__(self, window_seconds: float, *, now: float) -> None:
         self._window_seconds = window_seconds

@@ -106,14 +106,14 @@ def decide(need: Need, pair: Pair) -> Decision | Wait | Never:
     spec, base = pair.spec.usable, pair.base.usable
     if not spec and not base:
         return Wait(Why.NO_UPSTREAM, None)
-    if need.weight > pair.places and pair.spec.in_flight + pair.base.in_flight > 0:
+    if not _is_admitted(need, pair):
         return Wait(Why.FULL, None)
     if not spec:
         return _placed(need, BASE, pair.base, pair.spec.why_not)
     if not base:
         return _placed(need, SPEC, pair.spec, pair.base.why_not)
     name, reason = _wish(need, pair)
-    if name is SPEC and not _has_room(need, pair.spec):
+    if name is SPEC and not has_room(need, pair.spec):
         return _placed(need, BASE, pair.base, Reason.FULL)
     return _placed(need, name, pair.spec if name is SPEC else pair.base, reason)
 
@@ -133,20 +133,15 @@ def _base_only(need: Need, pair: Pair) -> Decision | Wait | Never:
         return Never(rule)
     if not pair.base.usable:
         return Wait(Why.INELIGIBLE, BASE)
-    if need.weight > pair.places and pair.spec.in_flight + pair.base.in_flight > 0:
+    if not _is_admitted(need, pair):
         return Wait(Why.FULL, None)
     return _placed(need, BASE, pair.base, _ELIGIBILITY[rule])
 
 
 def _wish(need: Need, pair: Pair) -> tuple[UpstreamName, str]:
     """Where it should go with both upstreams usable."""
-    match pair.control:
-        case Control.SPEC:
-            return SPEC, Reason.CONTROL
-        case Control.BASE | Control.OBSERVE:
-            return BASE, Reason.CONTROL
-        case Control.AUTO:
-            pass
+    if pair.control is not Control.AUTO:
+        return SPEC if pair.control is Control.SPEC else BASE, Reason.CONTROL
     if need.override is not None:
         return need.override, Reason.OVERRIDE
     rule = need.eligibility.rule
@@ -157,13 +152,22 @@ def _wish(need: Need, pair: Pair) -> tuple[UpstreamName, str]:
     return pair.mode, Reason.MODE
 
 
+def _is_admitted(need: Need, pair: Pair) -> bool:
+    """Whether both upstreams together may have it; what is no load needs no place."""
+    idle = pair.spec.in_flight + pair.base.in_flight == 0
+    return idle or need.weight == 0 or need.weight <= pair.places
+
+
 def _placed(need: Need, name: UpstreamName, view: View, reason: str) -> Decision | Wait:
     """At `name` if there is room; base full waits, and never overflows to spec."""
-    return Decision(name, reason) if _has_room(need, view) else Wait(Why.FULL, name)
+    return Decision(name, reason) if has_room(need, view) else Wait(Why.FULL, name)
 
 
-def _has_room(need: Need, view: View) -> bool:
-    # What is heavier than the whole cap would wait for ever; it may have an idle server to itself.
+def has_room(need: Need, view: View) -> bool:
+    """Whether the upstream's cap allows `need`.
+
+    What is heavier than the whole cap would wait for ever; it may have an idle server to itself.
+    """
     if view.cap is None or need.weight == 0:
         return True
     return view.in_flight == 0 or view.in_flight + need.weight <= view.cap

@@ -1,0 +1,262 @@
+"""Log lines that never hold up the event loop, and what is logged of the pair.
+
+A line is one line whatever is in it, JSON or text. It goes through a bounded buffer to a thread
+that writes: when the reader of our output stalls, lines are dropped and counted, and requests go
+on. Bodies, headers and keys are never logged.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import select
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from queue import Empty, SimpleQueue
+from threading import Thread
+
+from proxy.core.modes import Switch
+from proxy.core.observer import Record
+from proxy.core.words import EjectionCause, Health, Outcome, RetryCause, UpstreamName
+
+CAPACITY = 10_000
+"""Lines: about 5 MB, and some seconds of the busiest proxy."""
+_BATCH = 500
+"""Lines given to one write, so that a burst costs few system calls."""
+_CLOSE_SECONDS = 2.0
+_CONTINUATION = "    | "
+
+
+class LogFormat(StrEnum):
+    """How a line looks."""
+
+    AUTO = "auto"  # text on a terminal, JSON elsewhere
+    TEXT = "text"
+    JSON = "json"
+
+
+class BufferedLog(logging.Handler):
+    """Writes lines to a file descriptor from a thread of its own.
+
+    The descriptor is written to directly: a Python stream would hold its lock while it blocks, and
+    an interpreter that ends meanwhile would abort.
+    """
+
+    def __init__(self, fd: int, *, as_json: bool, capacity: int = CAPACITY) -> None:
+        super().__init__()
+        self._fd = fd
+        self._line = json_line if as_json else text_line
+        self._capacity = capacity
+        self._queue: SimpleQueue[bytes | None] = SimpleQueue()
+        self._full = 0  # counted by whoever logs, under the handler's lock
+        self._unwritten = 0  # counted by the writing thread
+        self._closed = False
+        self._thread = Thread(target=self._write_lines, name="log", daemon=True)
+        self._thread.start()
+
+    @property
+    def dropped(self) -> int:
+        """Lines that were not written since the start."""
+        return self._full + self._unwritten
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Queue a line, or drop it where there is no room."""
+        if self._closed or self._queue.qsize() >= self._capacity:
+            self._full += 1
+            return
+        self._queue.put(self._line(record).encode())
+
+    def close(self, deadline: float = _CLOSE_SECONDS) -> None:
+        """Write what is queued, for at most `deadline` seconds; later lines are dropped."""
+        if not self._closed:
+            self._closed = True
+            self._queue.put(None)
+            self._thread.join(deadline)
+        super().close()
+
+    def _write_lines(self) -> None:
+        while True:
+            batch = [self._queue.get()]
+            with contextlib.suppress(Empty):
+                while len(batch) < _BATCH:
+                    batch.append(self._queue.get_nowait())
+            lines = [line for line in batch if line is not None]
+            try:
+                _write_all(self._fd, b"".join(lines))
+            except OSError:
+                # Nobody reads any more, or the disk is full: there is no better place to say so.
+                self._unwritten += len(lines)
+            if len(lines) < len(batch):
+                return
+
+
+@contextlib.contextmanager
+def logging_to(
+    fd: int, *, form: LogFormat = LogFormat.AUTO, level: str = "info"
+) -> Iterator[BufferedLog]:
+    """Send the log of this process to `fd` while the block runs.
+
+    `level` is for our own lines. Libraries may only warn: the HTTP client would otherwise tell of
+    every probe.
+    """
+    root, own = logging.getLogger(), logging.getLogger("proxy")
+    levels = root.level, own.level
+    chosen = logging.getLevelNamesMapping()[level.upper()]
+    as_json = form is LogFormat.JSON or (form is LogFormat.AUTO and not os.isatty(fd))
+    log = BufferedLog(fd, as_json=as_json)
+    root.addHandler(log)
+    root.setLevel(max(logging.WARNING, chosen))
+    own.setLevel(chosen)
+    try:
+        yield log
+    finally:
+        root.removeHandler(log)
+        root.setLevel(levels[0])
+        own.setLevel(levels[1])
+        log.close()
+
+
+def json_line(record: logging.LogRecord) -> str:
+    """A JSON object in one line of ASCII; no character of a value can end it or colour a screen."""
+    entry: dict[str, object] = {
+        "time": _time(record),
+        "level": record.levelname.lower(),
+        "logger": record.name,
+        "message": _message(record),
+    }
+    entry.update(_fields(record))
+    if (trace := _traceback(record)) is not None:
+        entry["exception"] = trace
+    return json.dumps(entry, default=str) + "\n"
+
+
+def text_line(record: logging.LogRecord) -> str:
+    """A line for people; a traceback follows it in lines that show that they belong to it."""
+    head = f"{_time(record)} {record.levelname:<7} {_printable(_message(record))}"
+    parts = [head, *(f"{name}={_value(value)}" for name, value in _fields(record).items())]
+    lines = ["  ".join(parts)]
+    if (trace := _traceback(record)) is not None:
+        lines += [_CONTINUATION + _printable(line) for line in trace.splitlines()]
+    return "\n".join(lines) + "\n"
+
+
+class LogObserver:
+    """Tells the log of requests, one line at the end of each, and of changes in the pair."""
+
+    def __init__(self) -> None:
+        self._requests = logging.getLogger("proxy.requests")
+        self._pair = logging.getLogger("proxy.pair")
+
+    def started(self) -> None:
+        """Said with the end."""
+
+    def decided(self, upstream: UpstreamName, reason: str) -> None:
+        """Said with the end."""
+
+    def retried(self, cause: RetryCause) -> None:
+        """Said with the end."""
+
+    def ended(self, record: Record) -> None:
+        """One line for the request."""
+        level = logging.WARNING if record.outcome is Outcome.FAILED else logging.INFO
+        if self._requests.isEnabledFor(level):
+            self._requests.log(level, "request", extra={"fields": _told(record)})
+
+    def switched(self, switch: Switch) -> None:
+        """The mode changed."""
+        self._pair.info("mode is now %s", switch.to, extra={"fields": _of_switch(switch)})
+
+    def wanted(self, switch: Switch) -> None:
+        """The controller changed its mind; under `observe` this line is all that comes of it."""
+        self._pair.info("controller wants %s", switch.to, extra={"fields": _of_switch(switch)})
+
+    def health_changed(
+        self, upstream: UpstreamName, health: Health, cause: EjectionCause | None, detail: str
+    ) -> None:
+        """An upstream's health changed."""
+        level = logging.WARNING if health is Health.EJECTED else logging.INFO
+        fields: dict[str, object] = {"upstream": upstream, "health": health}
+        if cause is not None:
+            fields["cause"] = cause
+        if detail:
+            fields["detail"] = detail
+        self._pair.log(level, "%s is %s", upstream, health, extra={"fields": fields})
+
+
+def _told(record: Record) -> dict[str, object]:
+    """What a request's line says; what is unknown is left out."""
+    told: dict[str, object | None] = {
+        "request_id": record.request_id,
+        "endpoint": record.endpoint,
+        "method": record.method,
+        "key_name": record.key_name,
+        "upstream": record.upstream,
+        "reason": record.reason,
+        "mode": record.mode,
+        "outcome": record.outcome,
+        "status": record.status,
+        "code": record.code,
+        "stream": record.stream,
+        "sequences": record.sequences,
+        "attempts": record.attempts,
+        "waited_seconds": _rounded(record.waited_seconds),
+        "first_token_seconds": _rounded(record.first_token_seconds),
+        "duration_seconds": _rounded(record.duration_seconds),
+        "output_tokens": record.output_tokens,
+        "request_bytes": record.request_bytes,
+        "response_bytes": record.response_bytes,
+    }
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def _of_switch(switch: Switch) -> dict[str, object]:
+    return {"mode": switch.to, "reason": switch.reason, "in_flight": switch.in_flight}
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 6)
+
+
+def _time(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+
+
+def _message(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage()
+    except (TypeError, ValueError, KeyError):  # a log call that is wrong must not end a request
+        return f"{record.msg} {record.args!r}"
+
+
+def _fields(record: logging.LogRecord) -> Mapping[str, object]:
+    fields: Mapping[str, object] = getattr(record, "fields", {})
+    return fields
+
+
+def _traceback(record: logging.LogRecord) -> str | None:
+    return _TRACEBACKS.formatException(record.exc_info) if record.exc_info else None
+
+
+_TRACEBACKS = logging.Formatter()
+
+
+def _value(value: object) -> str:
+    text = str(value)
+    bare = text.isprintable() and text and not set(text) & set(' "=')
+    return text if bare else json.dumps(text)
+
+
+def _printable(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        try:
+            left = left[os.write(fd, left) :]
+        except BlockingIOError:  # somebody who shares the terminal has made it non-blocking
+            select.select([], [fd], [])

@@ -1,0 +1,132 @@
+"""Asks an upstream again and again whether it is well, what it is and how busy it is.
+
+One prober for each upstream, one question at a time. It tells the dispatcher what it heard and
+decides nothing itself. What a probe asks never makes the engine generate a token.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import httpx2
+
+from proxy.control.engine import Findings, Reading, check_ready, read_identity, read_load
+from proxy.core.dispatch import Dispatcher
+from proxy.core.identity import Identity
+from proxy.core.words import AdminState, Health, UpstreamName
+from proxy.errors import EngineError
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+_MISSED_READINGS = 3
+"""After as many intervals without a new one a load says nothing any more; as `fall` for health."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeRules:
+    """Seconds; `timeout` is for each question in full, however its answer dribbles."""
+
+    path: str
+    interval: float
+    timeout: float
+
+
+class Prober:
+    """Probes one upstream; closes `client` when it ends."""
+
+    def __init__(
+        self,
+        name: UpstreamName,
+        client: httpx2.AsyncClient,
+        dispatcher: Dispatcher,
+        rules: ProbeRules,
+        *,
+        clock: Callable[[], float],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.name = name
+        self.findings = Findings()
+        self._client = client
+        self._dispatcher = dispatcher
+        self._rules = rules
+        self._clock = clock
+        self._sleep = sleep
+        self._warned = False
+        """Whether it has been said that this server does not say what it is."""
+
+    async def run(self) -> None:
+        """Probe for ever, every `interval`, counted from start to start; the first at once."""
+        async with self._client:
+            while True:
+                started = self._clock()
+                try:
+                    await self._round()
+                except Exception:  # noqa: BLE001 - the one place for what nobody foresaw: go on
+                    _log.exception("the probe of %s failed within specswitch", self.name)
+                    self._failed("its probe failed within specswitch; the log has a traceback")
+                await self._sleep(max(0.0, started + self._rules.interval - self._clock()))
+
+    async def _round(self) -> None:
+        upstream = self._dispatcher.upstream(self.name)
+        if upstream.admin_state is AdminState.MAINT:
+            self.findings.fault = None
+            return
+        await self._probe()
+        if upstream.health.state is not Health.EJECTED:
+            await self._read_load()
+
+    async def _probe(self) -> None:
+        identity = None
+        try:
+            await self._in_time(check_ready(self._client, self._rules.path))
+            if self._dispatcher.wants_identity(self.name):
+                identity = await self._in_time(read_identity(self._client))
+        except EngineError as exc:
+            self._failed(str(exc))
+            return
+        self.findings.fault = None
+        if identity is not None:
+            self._warn_of(identity)
+        self._dispatcher.probed(
+            self.name, good=True, identity=identity, detail="", now=self._clock()
+        )
+
+    async def _read_load(self) -> None:
+        try:
+            load = await self._in_time(read_load(self._client))
+        except EngineError as exc:
+            # The last reading stays and goes stale; health is not judged by it.
+            _log.debug("no load of %s: %s", self.name, exc)
+            return
+        stale_after = _MISSED_READINGS * self._rules.interval
+        self.findings.reading = Reading(load, self._clock(), stale_after)
+
+    async def _in_time(self, answer: Awaitable[T]) -> T:
+        timeout = self._rules.timeout
+        try:
+            async with asyncio.timeout(timeout):
+                return await answer
+        except TimeoutError as exc:
+            raise EngineError(f"{self.name} did not answer its probe within {timeout:g} s") from exc
+
+    def _failed(self, detail: str) -> None:
+        # Said once for each new fault: a server that never was there is ejected by no probe, and
+        # one that stays away need not fill the log.
+        if detail != self.findings.fault:
+            _log.warning("probe of %s failed: %s", self.name, detail)
+        self.findings.fault = detail
+        self._dispatcher.probed(
+            self.name, good=False, identity=None, detail=detail, now=self._clock()
+        )
+
+    def _warn_of(self, identity: Identity) -> None:
+        if not identity.known and not self._warned:
+            _log.warning(
+                "%s has no /server_info: it is trusted to be what the configuration says, "
+                "and has no cap unless max_in_flight gives one",
+                self.name,
+            )
+        self._warned = not identity.known

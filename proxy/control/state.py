@@ -1,0 +1,181 @@
+"""The state of the pair as /admin/state shows it: values only, no secret, unknown is null."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from pydantic import BaseModel
+
+from proxy.control.engine import Findings
+from proxy.core.dispatch import Dispatcher
+from proxy.core.words import (
+    AdminState,
+    Control,
+    EjectionCause,
+    Health,
+    SwitchReason,
+    UpstreamName,
+)
+
+Number = float | Literal["Infinity"] | None
+"""JSON has no infinity, and null is taken: it says that a number is unknown."""
+
+
+class Status(BaseModel):
+    """Whether specswitch can serve."""
+
+    status: Literal["ok", "no usable upstream", "draining"]
+
+
+class Crossover(BaseModel):
+    """Where both servers give the same; null where unknown."""
+
+    in_flight: Number
+    tokens_per_second: Number
+
+
+class PerUpstream(BaseModel):
+    """A count for each upstream."""
+
+    spec: int
+    base: int
+
+
+class Offered(BaseModel):
+    """Offered work, output tokens/s, over two windows; null where unknown."""
+
+    fast: float | None
+    slow: float | None
+
+
+class UpstreamState(BaseModel):
+    """What is known of an upstream; null where unknown."""
+
+    url: str
+    admin_state: AdminState
+    health: Health
+    cause: EjectionCause | None
+    faults: list[str]
+    """Why it is misconfigured."""
+    probe_fault: str | None
+    """What was wrong with the last probe."""
+    cap: int | None
+    running: int | None
+    waiting: int | None
+    acceptance_length: float | None
+    signal_age: float | None
+    version: str | None
+
+
+class State(BaseModel):
+    """The pair, now; times in seconds, counts in sequences unless a name says otherwise."""
+
+    mode: UpstreamName
+    mode_wanted: UpstreamName
+    mode_reason: SwitchReason
+    control: Control
+    control_set_by: str
+    control_set_at: datetime
+    crossover: Crossover
+    gate: Number
+    """At or below this on average, speculation may return."""
+    in_flight: PerUpstream
+    average_in_flight: float
+    queue_depth: int
+    """Requests."""
+    offered: Offered
+    upstreams: dict[UpstreamName, UpstreamState]
+    calibration: None
+    draining: bool
+    version: str
+    started: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What does not change while this process runs."""
+
+    urls: Mapping[UpstreamName, str]
+    version: str
+    started: datetime
+    """The time of day, with its zone."""
+
+
+class Pair:
+    """What the admin routes look at and change."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        facts: Facts,
+        findings: Mapping[UpstreamName, Findings],
+        *,
+        clock: Callable[[], float],
+        wall: Callable[[], datetime],
+    ) -> None:
+        self.dispatcher = dispatcher
+        self.facts = facts
+        self.findings = findings
+        self.clock = clock
+        self.wall = wall
+        self.control_set_at = facts.started
+
+    def status(self) -> Status:
+        """Whether we can serve."""
+        if self.dispatcher.draining:
+            return Status(status="draining")
+        return Status(status="ok" if self.dispatcher.usable else "no usable upstream")
+
+    def state(self) -> State:
+        """Everything, now."""
+        dispatcher, now = self.dispatcher, self.clock()
+        thresholds = dispatcher.settings.thresholds
+        in_flight = dispatcher.in_flight
+        crossover = thresholds.crossover
+        return State(
+            mode=dispatcher.mode,
+            mode_wanted=dispatcher.controller.mode,
+            mode_reason=dispatcher.mode_reason,
+            control=dispatcher.control,
+            control_set_by=dispatcher.control_set_by,
+            control_set_at=self.control_set_at,
+            crossover=Crossover(
+                in_flight=None if crossover is None else _number(crossover),
+                tokens_per_second=None,
+            ),
+            gate=None if crossover is None else _number(thresholds.gate),
+            in_flight=PerUpstream(spec=in_flight.spec, base=in_flight.base),
+            average_in_flight=dispatcher.controller.average(now),
+            queue_depth=len(dispatcher.room),
+            offered=Offered(fast=None, slow=None),
+            upstreams={name: self._upstream(name, now) for name in UpstreamName},
+            calibration=None,
+            draining=dispatcher.draining,
+            version=self.facts.version,
+            started=self.facts.started,
+        )
+
+    def _upstream(self, name: UpstreamName, now: float) -> UpstreamState:
+        upstream, findings = self.dispatcher.upstream(name), self.findings[name]
+        reading = findings.reading
+        load = reading.load if reading is not None and reading.fresh(now) else None
+        return UpstreamState(
+            url=self.facts.urls[name],
+            admin_state=upstream.admin_state,
+            health=upstream.health.state,
+            cause=upstream.health.cause,
+            faults=list(upstream.faults),
+            probe_fault=findings.fault,
+            cap=upstream.cap,
+            running=None if load is None else load.running,
+            waiting=None if load is None else load.waiting,
+            acceptance_length=None,
+            signal_age=None if reading is None else reading.age(now),
+            version=None if upstream.identity is None else upstream.identity.version,
+        )
+
+
+def _number(value: float) -> Number:
+    return "Infinity" if value == math.inf else value

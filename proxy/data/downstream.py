@@ -1,0 +1,351 @@
+"""The protocol facing a client: its bytes to requests, and its answers to its socket.
+
+It reads one request at a time; what a client sends ahead waits, bounded, in the reader. It never
+stops reading the client's socket while a request runs, since a paused transport does not report
+that its client has left. What one request holds is in its Relay; what lives here is the
+connection's: deadlines, unsent bytes, the closing.
+"""
+
+import asyncio
+import socket
+import struct
+from math import inf
+from typing import cast
+
+from proxy.core.endpoints import Endpoint, Kind, find
+from proxy.core.http import header
+from proxy.core.keys import presented
+from proxy.data.front import Front
+from proxy.data.ledger import Account
+from proxy.data.own import own_answer, refusal_answer
+from proxy.data.reader import RequestHead, RequestReader
+from proxy.data.relay import Relay
+from proxy.errors import (
+    InvalidApiKey,
+    MethodNotAllowed,
+    NotFound,
+    Overloaded,
+    Refusal,
+    RequestTimeout,
+)
+
+MAX_AHEAD_BYTES = 65536
+"""How much a client may send ahead of the answer it waits for; past it, it is cut."""
+
+HIGH_WATER_BYTES = 65536
+"""Unsent bytes to a client at which its engine is paused; asyncio's own default."""
+
+LINGER_SECONDS = 1.0
+"""After a last answer the client may go on sending this long, so that no reset destroys it."""
+
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER: on, for no time
+
+
+class ClientConnection(asyncio.Protocol):
+    """One client."""
+
+    def __init__(self, front: Front) -> None:
+        self._front = front
+        self._transport: asyncio.Transport | None = None
+        self._reader = RequestReader(
+            max_header_bytes=front.limits.max_header_bytes,
+            max_body_bytes=front.limits.max_body_bytes,
+        )
+        self._relay: Relay | None = None
+        self.keep_alive = True
+        """Whether another request may follow the one that is being answered."""
+        self._began_at: float | None = None
+        """When the first byte of the request that is coming in was here."""
+        self._closing = False
+        self._out: list[bytes] = []
+        self._deadline = inf
+        self._write_deadline = inf
+        """When a client that reads nothing is cut; inf while it keeps up."""
+        self._unsent = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = inf
+
+    # asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has connected."""
+        front = self._front
+        # By cast: uvloop's transports are no subclasses of asyncio's.
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
+        front.connections.add(self)
+        self._deadline = front.clock() + front.timeouts.header
+        allowed = front.limits.max_connections
+        if len(front.connections) > allowed:
+            why = f"all {allowed} connections are in use"
+            self._refuse_connection(Overloaded(why, retry_after=1))
+        self._schedule()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes from the client."""
+        if self._closing:
+            return
+        self._reader.feed(data)
+        if self._relay is None or self._relay.reading:
+            self._advance()
+        elif self._reader.ahead > MAX_AHEAD_BYTES:
+            self.cut()
+
+    def eof_received(self) -> bool | None:
+        """The client sends no more: it has left, unless it is only reading its last answer."""
+        if self._closing:
+            return self._unsent_bytes() > 0
+        self.cut()
+        return None
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's name
+        """The connection is closed."""
+        self._transport = None
+        self._closing = True
+        self._client_gone()
+        self._front.connections.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._reader.close()
+
+    def pause_writing(self) -> None:
+        """The client reads more slowly than its engine writes."""
+        self._unsent = self._unsent_bytes()
+        self._write_deadline = self._front.clock() + self._front.timeouts.client_write
+        if self._relay is not None:
+            self._relay.pause()
+        self._schedule()
+
+    def resume_writing(self) -> None:
+        """The client has caught up."""
+        self._write_deadline = inf
+        if self._relay is not None:
+            self._relay.resume()
+            self._schedule()
+
+    # what the relay needs
+
+    @property
+    def slow(self) -> bool:
+        """Whether the client has more to read than it takes."""
+        return self._write_deadline < inf
+
+    def write(self, *pieces: bytes) -> None:
+        """Send `pieces` with the next flush."""
+        self._out += pieces
+
+    def pass_over_body(self) -> bool:
+        """Read on past the body of a request that is answered at its head; whether it was there."""
+        return isinstance(self._reader.next(), bytes)
+
+    def reset(self) -> None:
+        """Close with a reset: where closing marks the end, a clean close would be a lie."""
+        transport = self._transport
+        self._closing = True
+        if transport is not None:
+            raw = transport.get_extra_info("socket")
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+            transport.abort()
+
+    def request_over(self) -> None:
+        """The answer is written; go on with the next request, or close."""
+        self._relay = None
+        self._began_at = None
+        if not self.keep_alive:
+            self._close()
+
+    def request_moved(self) -> None:
+        """Something has happened outside of a read of the client."""
+        if self._relay is None:
+            self._advance()
+        else:
+            self._flush()
+            self._schedule()
+
+    # the app
+
+    def cut(self) -> None:
+        """End now, whatever is going on."""
+        self._closing = True
+        self._client_gone()
+        if self._transport is not None:
+            self._transport.abort()
+
+    # reading
+
+    def _advance(self) -> None:
+        """Read as many requests as can be answered, in order, one at a time."""
+        while not self._closing and (self._relay is None or self._relay.reading):
+            now = self._front.clock()
+            if self._began_at is None and self._reader.started:
+                self._began_at = now
+            item = self._reader.next()
+            if item is None:
+                self._await_more(now)
+                break
+            if isinstance(item, RequestHead):
+                self._request_begins(item, now)
+            elif isinstance(item, Refusal):
+                self._unreadable(item, now)
+            else:
+                assert self._relay is not None  # noqa: S101 - a body follows its head
+                self._relay.body_read(item, now)
+        self._flush()
+        self._schedule()
+
+    def _await_more(self, now: float) -> None:
+        """Set the patience for what comes next."""
+        timeouts = self._front.timeouts
+        if self._relay is not None:
+            self._deadline = now + timeouts.body
+            self._relay.body_grows(self._reader.body_bytes)
+        elif self._began_at is None:
+            self._deadline = now + timeouts.client_keep_alive
+        else:
+            self._deadline = self._began_at + timeouts.header
+
+    def _request_begins(self, head: RequestHead, now: float) -> None:
+        front = self._front
+        endpoint = find(head.path)
+        self.keep_alive = head.keep_alive
+        if endpoint is not None and endpoint.kind is Kind.OWN and head.method in endpoint.methods:
+            self._answer_own(head, endpoint)
+            return
+        request_id = front.ids.choose(header(head.headers, b"x-request-id"))
+        began_at = now if self._began_at is None else self._began_at
+        account = Account(request_id, endpoint, head.method, began_at)
+        self._relay = Relay(front, self, head, account)
+        refusal = self._head_refusal(head, account)
+        if refusal is not None:
+            self._relay.refuse(refusal)
+        elif head.expects_continue and not self._reader.ahead:
+            self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _head_refusal(self, head: RequestHead, account: Account) -> Refusal | None:
+        """Why the head is enough to refuse, in the order of the contract: 401, 404, 405."""
+        keyring, endpoint = self._front.keyring, account.endpoint
+        if keyring:
+            account.key_name = keyring.name_of(presented(head.headers))
+            if account.key_name is None:
+                return InvalidApiKey("an API key is needed, and none or a wrong one was given")
+        if endpoint is None:
+            path = head.path.decode("ascii", "replace")
+            return NotFound(f"{path} is not served here")
+        if head.method not in endpoint.methods:
+            allowed = ", ".join(endpoint.methods)
+            why = f"{endpoint.template} takes {allowed}, not {head.method}"
+            return MethodNotAllowed(why, allow=endpoint.methods)
+        return None
+
+    def _answer_own(self, head: RequestHead, endpoint: Endpoint) -> None:
+        self.keep_alive = self.pass_over_body() and self.keep_alive
+        self.write(own_answer(endpoint.template, head, self._front, keep_alive=self.keep_alive))
+        self.request_over()
+
+    def _unreadable(self, refusal: Refusal, now: float) -> None:
+        """What came is no request, or one too large; nothing after it can be read."""
+        if self._relay is not None:
+            self.keep_alive = False
+            self._relay.refuse(refusal)
+        else:
+            self._refuse_connection(refusal, now)
+
+    def _refuse_connection(self, refusal: Refusal, now: float | None = None) -> None:
+        """Answer what never became a request; it is counted as one, started and ended at once."""
+        front = self._front
+        at = front.clock() if now is None else now
+        account = Account(b"", None, "", at if self._began_at is None else self._began_at)
+        front.observer.started()
+        front.observer.ended(account.rejected(refusal, at))
+        self.keep_alive = False
+        self.write(refusal_answer(refusal, account, None, keep_alive=False))
+        self.request_over()
+
+    # leaving and closing
+
+    def _client_gone(self) -> None:
+        if self._relay is not None:
+            self._relay.client_gone()
+
+    def _close(self) -> None:
+        """Say no more, and let the client read what has been said."""
+        if self._closing or self._transport is None:
+            return
+        self._closing = True
+        self._flush()
+        self._deadline = self._front.clock() + LINGER_SECONDS
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        else:
+            self._transport.close()
+
+    # writing and time
+
+    def _unsent_bytes(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def _flush(self) -> None:
+        out = self._out
+        if out and self._transport is not None:
+            self._out = []
+            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+
+    def _due(self) -> float:
+        relay = self._relay
+        due = self._deadline if relay is None or relay.reading else relay.exchange.deadline
+        return min(due, self._write_deadline)
+
+    def _schedule(self) -> None:
+        """Have a timer no later than what is due; one that comes early looks again."""
+        due = self._due()
+        if due >= self._timer_at or self._transport is None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = due
+        self._timer = asyncio.get_running_loop().call_at(due, self._time_passed)
+
+    def _time_passed(self) -> None:
+        self._timer = None
+        self._timer_at = inf
+        now = self._front.clock()
+        if now >= self._write_deadline:
+            self._reads_nothing(now)
+        elif now >= self._due():
+            self._expired(now)
+        self._schedule()
+
+    def _reads_nothing(self, now: float) -> None:
+        """`client_write` is over: cut a client that has taken no byte in it."""
+        unsent = self._unsent_bytes()
+        if unsent >= self._unsent:
+            self.cut()
+            return
+        self._unsent = unsent
+        self._write_deadline = now + self._front.timeouts.client_write
+
+    def _expired(self, now: float) -> None:
+        relay, timeouts = self._relay, self._front.timeouts
+        if self._closing:
+            self._lingered(now)
+        elif relay is not None and not relay.reading:
+            relay.expired()
+            self.request_moved()
+        elif relay is not None:
+            why = f"no byte of the body came for {timeouts.body:g} s"
+            self._unreadable(RequestTimeout(why), now)
+        elif self._began_at is not None:
+            why = f"the head took longer than {timeouts.header:g} s"
+            self._unreadable(RequestTimeout(why), now)
+        else:
+            self.cut()  # idle past its time: without a word
+
+    def _lingered(self, now: float) -> None:
+        """The time to read the last answer is over, but for a client that is still reading it."""
+        unsent = self._unsent_bytes()
+        if unsent and not self.slow:
+            self._unsent = unsent
+            self._write_deadline = now + self._front.timeouts.client_write
+            self._deadline = inf
+        else:
+            self.cut()

@@ -1,0 +1,562 @@
+"""One request's life as a state machine: events in, commands out, no I/O.
+
+Everything that decides how a request goes on or ends is in this file. The two protocols only
+translate: what happened on a socket becomes an event, and each command becomes a call. Between the
+response's head and its end, pieces of the body pass by a direct call (`passing`) and not as events,
+since there are tens of thousands of them a second.
+
+    state        what is so
+    ----------   ---------------------------------------------------------------------------
+    READING      the head is here and accepted; the body is coming in
+    WAITING      all is here; a place has been asked for
+    CONNECTING   a place is held; there is no connection yet
+    AWAITING     the request is out; nothing has come back
+    HOLDING      the head of a stream is here, held until its first event (it may be a refusal)
+    RETRYING     the first upstream failed or refused; a place at the other has been asked for
+    RELAYING     the head has gone to the client: nothing is retried, nothing can be taken back
+    ENDED        the place is given back, the outcome counted; nothing more happens
+
+Every ending is one transition into ENDED, which emits `Finish` exactly once, so a lease cannot
+leak and an outcome cannot be counted twice. An event that a state does not expect is a fault of
+ours and raises `IllegalEvent`.
+"""
+
+from collections.abc import Callable, Mapping
+from enum import Enum, auto
+from math import inf
+from typing import ClassVar, TypeAlias
+
+from msgspec import Struct
+
+from proxy.core.dispatch import Evidence, Place
+from proxy.core.sse import StreamWatch
+from proxy.core.words import Outcome, RetryCause, UpstreamName
+from proxy.data.settings import Timeouts
+from proxy.errors import Refusal, UpstreamConnect, UpstreamFault, UpstreamReset, UpstreamTimeout
+
+STALE_SECONDS = 0.1
+"""A kept connection that dies this soon after sending, without a byte, was already closed by the
+engine when we used it; later, the engine may have begun to work."""
+
+MAX_HELD_BYTES = 65536
+"""A stream's head is held no longer than this much of a first event."""
+
+_REFUSALS = frozenset({429, 503})
+_REFUSAL_EVENT = 503
+"""SGLang's full queue, told as the first event of a stream that it has begun with 200."""
+
+
+class State(Enum):
+    """Where a request stands."""
+
+    READING = auto()
+    WAITING = auto()
+    CONNECTING = auto()
+    AWAITING = auto()
+    HOLDING = auto()
+    RETRYING = auto()
+    RELAYING = auto()
+    ENDED = auto()
+
+
+class IllegalEvent(RuntimeError):  # noqa: N818 - as h11's LocalProtocolError: a fault of ours
+    """A state was told what cannot happen in it."""
+
+
+# Events --------------------------------------------------------------------------------------
+
+
+class RequestRead(Struct, frozen=True):
+    """The whole request is here."""
+
+
+class Placed(Struct, frozen=True):
+    """A place is held for this request."""
+
+    place: Place
+
+
+class NotPlaced(Struct, frozen=True):
+    """No place at the other upstream."""
+
+
+class Refused(Struct, frozen=True):
+    """An answer of our own instead of an engine's."""
+
+    refusal: Refusal
+
+
+class Connected(Struct, frozen=True):
+    """There is a connection to the engine; `reused` if it has served before."""
+
+    reused: bool
+
+
+class ConnectFailed(Struct, frozen=True):
+    """There is none."""
+
+    why: str
+
+
+class HeadRead(Struct, frozen=True):
+    """The response's head is here. `watch` is None where the body is not a stream we can read."""
+
+    status: int
+    watch: StreamWatch | None
+
+
+class FirstEventRead(Struct, frozen=True):
+    """The first event of a held stream is complete, or never will be."""
+
+
+class ResponseEnded(Struct, frozen=True):
+    """The response is complete; `reusable` if its connection can serve again."""
+
+    reusable: bool
+
+
+class EngineLost(Struct, frozen=True):
+    """The engine's connection broke, or what came over it is not HTTP.
+
+    `silent` if not one byte had come back since the request went out.
+    """
+
+    silent: bool
+    why: str
+
+
+class ClientGone(Struct, frozen=True):
+    """The client has left."""
+
+
+class Expired(Struct, frozen=True):
+    """The exchange's deadline has passed."""
+
+
+Event: TypeAlias = (
+    RequestRead
+    | Placed
+    | NotPlaced
+    | Refused
+    | Connected
+    | ConnectFailed
+    | HeadRead
+    | FirstEventRead
+    | ResponseEnded
+    | EngineLost
+    | ClientGone
+    | Expired
+)
+
+
+# Commands ------------------------------------------------------------------------------------
+
+
+class Ask(Struct, frozen=True):
+    """Ask for a place."""
+
+
+class AskOther(Struct, frozen=True):
+    """Ask for a place at the other upstream, in exchange for the one held."""
+
+    place: Place
+    cause: RetryCause
+    evidence: Evidence
+
+
+class LeaveRoom(Struct, frozen=True):
+    """Leave the waiting room."""
+
+
+class Connect(Struct, frozen=True):
+    """Get a connection to `upstream`; with `fresh`, not a kept one."""
+
+    upstream: UpstreamName
+    fresh: bool
+
+
+class Send(Struct, frozen=True):
+    """Send the request, as the `attempt`-th."""
+
+    attempt: int
+
+
+class SendHead(Struct, frozen=True):
+    """Send the response's head to the client, and what was held with it."""
+
+
+class DropEngine(Struct, frozen=True):
+    """Close the engine's connection, or give up making one, at once."""
+
+
+class KeepEngine(Struct, frozen=True):
+    """Put the engine's connection back with those kept."""
+
+
+class Finish(Struct, frozen=True):
+    """Give the place back, count the outcome, write the line."""
+
+    outcome: Outcome
+    evidence: Evidence
+    place: Place | None
+    refusal: Refusal | None = None
+
+
+class Answer(Struct, frozen=True):
+    """Answer the client ourselves."""
+
+    refusal: Refusal
+
+
+class EndAnswer(Struct, frozen=True):
+    """Mark the end of the relayed body."""
+
+
+class Cut(Struct, frozen=True):
+    """Break the client's answer off, so that it cannot be taken for complete."""
+
+    refusal: Refusal
+
+
+Command: TypeAlias = (
+    Ask
+    | AskOther
+    | LeaveRoom
+    | Connect
+    | Send
+    | SendHead
+    | DropEngine
+    | KeepEngine
+    | Finish
+    | Answer
+    | EndAnswer
+    | Cut
+)
+Commands: TypeAlias = tuple[Command, ...]
+
+
+# The machine ---------------------------------------------------------------------------------
+
+
+class Exchange:
+    """One request, from the end of its head to its ending."""
+
+    __slots__ = (
+        "_failure",
+        "_last_passed",
+        "_paused",
+        "_retried",
+        "_reused",
+        "_sent_at",
+        "_stale_replaced",
+        "_timeouts",
+        "attempts",
+        "deadline",
+        "holds_head",
+        "place",
+        "state",
+        "status",
+        "streams",
+        "watch",
+    )
+
+    def __init__(self, timeouts: Timeouts, *, holds_head: bool) -> None:
+        self._timeouts = timeouts
+        self.holds_head = holds_head
+        self.streams = False
+        """Whether a stream was asked for; set when the body has been read."""
+        self.state = State.READING
+        self.deadline = inf
+        """When to tell `Expired`; monotonic seconds."""
+        self.place: Place | None = None
+        self.attempts = 0
+        self.status: int | None = None
+        """The engine's status, once its head is here."""
+        self.watch: StreamWatch | None = None
+        self._sent_at = inf
+        self._reused = False
+        self._stale_replaced = False
+        self._retried = False
+        self._failure: Refusal | None = None
+        self._last_passed: float | None = None
+        self._paused = False
+
+    def __repr__(self) -> str:
+        where = "" if self.place is None else f" at {self.place.upstream}"
+        return f"<Exchange {self.state.name}{where} attempt {self.attempts}>"
+
+    @property
+    def sent_at(self) -> float | None:
+        """When the request last went out."""
+        return None if self._sent_at == inf else self._sent_at
+
+    def process(self, event: Event, now: float) -> Commands:
+        """Take one event; return what is to be done, in order."""
+        try:
+            transition = self.TRANSITIONS[self.state][type(event)]
+        except KeyError:
+            raise IllegalEvent(f"{type(event).__name__} in {self.state.name}") from None
+        return transition(self, event, now)
+
+    def passing(self, pieces: list[bytes], now: float) -> None:
+        """Pieces of the response's body go by; they are watched and not touched."""
+        self._last_passed = now
+        if self.streams and not self._paused:
+            self.deadline = now + self._patience()
+        if self.watch is not None:
+            for piece in pieces:
+                self.watch.feed(piece, now)
+
+    def pause(self) -> None:
+        """We have stopped reading from the engine for a slow client: its silence is ours."""
+        if self.streams and self.state is State.RELAYING:
+            self._paused = True
+            self.deadline = inf
+
+    def resume(self, now: float) -> None:
+        """We read from the engine again."""
+        if self._paused:
+            self._paused = False
+            self.deadline = now + self._patience()
+
+    # READING, WAITING
+
+    def _request_read(self, _event: RequestRead, _now: float) -> Commands:
+        self.state = State.WAITING
+        return (Ask(),)
+
+    def _placed(self, event: Placed, now: float) -> Commands:
+        self.place = event.place
+        return self._connect(now, fresh=False)
+
+    def _refused(self, event: Refused, _now: float) -> Commands:
+        return self._answer(event.refusal, Outcome.REJECTED)
+
+    def _gone_before_place(self, _event: ClientGone, _now: float) -> Commands:
+        return self._end(Outcome.ABANDONED)
+
+    def _gone_waiting(self, _event: ClientGone, _now: float) -> Commands:
+        return (LeaveRoom(), *self._end(Outcome.ABANDONED))
+
+    # CONNECTING
+
+    def _connected(self, event: Connected, now: float) -> Commands:
+        self.state = State.AWAITING
+        self._reused = event.reused
+        self._sent_at = now
+        self.attempts += 1
+        self._last_passed = None
+        self.deadline = now + self._patience()
+        return (Send(self.attempts),)
+
+    def _connect_failed(self, event: ConnectFailed, _now: float) -> Commands:
+        return self._could_not_connect(event.why)
+
+    def _connect_expired(self, _event: Expired, _now: float) -> Commands:
+        why = f"no connection within {self._timeouts.connect:g} s"
+        return (DropEngine(), *self._could_not_connect(why))
+
+    def _could_not_connect(self, why: str) -> Commands:
+        name = self._place_held().upstream
+        failure = UpstreamConnect(f"could not connect to {name}: {why}")
+        if self._retried:
+            return self._answer(failure, Outcome.FAILED, Evidence.BAD)
+        return self._ask_other(RetryCause.CONNECT, Evidence.BAD, failure)
+
+    # AWAITING
+
+    def _head_read(self, event: HeadRead, _now: float) -> Commands:
+        self.status = event.status
+        self.watch = event.watch
+        if event.status in _REFUSALS and not self._retried:
+            return self._ask_other(RetryCause.REFUSAL, Evidence.NONE, None)
+        if self.holds_head and event.watch is not None and event.status < 300:  # noqa: PLR2004
+            self.state = State.HOLDING
+            return ()
+        return self._relay()
+
+    def _lost_awaiting(self, event: EngineLost, now: float) -> Commands:
+        stale = self._reused and event.silent and now - self._sent_at <= STALE_SECONDS
+        if stale and not self._stale_replaced:
+            self._stale_replaced = True
+            return (DropEngine(), *self._connect(now, fresh=True))
+        return self._lost_before_head(event, now)
+
+    def _lost_before_head(self, event: EngineLost, _now: float) -> Commands:
+        name = self._place_held().upstream
+        failure = UpstreamReset(f"{name} broke off before its answer began: {event.why}")
+        return (DropEngine(), *self._answer(failure, Outcome.FAILED, Evidence.BAD))
+
+    def _too_late_before_head(self, _event: Expired, now: float) -> Commands:
+        return (DropEngine(), *self._answer(self._too_late(now), Outcome.FAILED, Evidence.BAD))
+
+    def _gone_with_engine(self, _event: ClientGone, _now: float) -> Commands:
+        return (DropEngine(), *self._end(Outcome.ABANDONED))
+
+    # HOLDING
+
+    def _first_event_read(self, _event: FirstEventRead, _now: float) -> Commands:
+        if self._watch_saw_refusal() and not self._retried:
+            return self._ask_other(RetryCause.REFUSAL, Evidence.NONE, None)
+        return self._relay()
+
+    def _watch_saw_refusal(self) -> bool:
+        """Whether the stream began with a refusal; one after a token is a failure, and passes."""
+        watch = self.watch
+        return (
+            watch is not None
+            and watch.error_code == _REFUSAL_EVENT
+            and watch.first_token_at is None
+        )
+
+    def _ended_held(self, event: ResponseEnded, now: float) -> Commands:
+        return (*self._relay(), *self._response_ended(event, now))
+
+    # RETRYING
+
+    def _placed_again(self, event: Placed, now: float) -> Commands:
+        self.place = event.place
+        self.status = None
+        self.watch = None
+        self._failure = None
+        return (DropEngine(), *self._connect(now, fresh=False))
+
+    def _not_placed(self, _event: NotPlaced, _now: float) -> Commands:
+        if self._failure is not None:
+            return self._answer(self._failure, Outcome.FAILED, Evidence.BAD)
+        return self._relay()
+
+    # RELAYING
+
+    def _response_ended(self, event: ResponseEnded, now: float) -> Commands:
+        if self.watch is not None:
+            self.watch.finish(now)
+        engine = KeepEngine() if event.reusable else DropEngine()
+        outcome, evidence = self._verdict()
+        return (engine, *self._end(outcome, evidence), EndAnswer())
+
+    def _lost_relaying(self, event: EngineLost, _now: float) -> Commands:
+        name = self._place_held().upstream
+        return self._break_off(UpstreamReset(f"{name} broke off its answer: {event.why}"))
+
+    def _too_late_relaying(self, _event: Expired, now: float) -> Commands:
+        return self._break_off(self._too_late(now))
+
+    def _break_off(self, failure: UpstreamFault) -> Commands:
+        end = self._end(Outcome.FAILED, Evidence.BAD, failure)
+        return (DropEngine(), *end, Cut(failure))
+
+    # what several of them do
+
+    def _place_held(self) -> Place:
+        assert self.place is not None  # noqa: S101 - the states that ask hold one
+        return self.place
+
+    def _connect(self, now: float, *, fresh: bool) -> Commands:
+        self.state = State.CONNECTING
+        self.deadline = now + self._timeouts.connect
+        return (Connect(self._place_held().upstream, fresh),)
+
+    def _ask_other(
+        self, cause: RetryCause, evidence: Evidence, failure: Refusal | None
+    ) -> Commands:
+        self.state = State.RETRYING
+        self._retried = True
+        self._failure = failure
+        return (AskOther(self._place_held(), cause, evidence),)
+
+    def _relay(self) -> Commands:
+        self.state = State.RELAYING
+        return (SendHead(),)
+
+    def _patience(self) -> float:
+        """Seconds that the engine may take from now on."""
+        if not self.streams:
+            return self._timeouts.response
+        if self._last_passed is None:
+            return self._timeouts.first_byte
+        return self._timeouts.between_chunks
+
+    def _too_late(self, now: float) -> UpstreamTimeout:
+        name = self._place_held().upstream
+        if not self.streams:
+            return UpstreamTimeout(
+                f"{name} has not ended its answer within {now - self._sent_at:.0f} s"
+            )
+        since = self._sent_at if self._last_passed is None else self._last_passed
+        return UpstreamTimeout(f"{name} has sent nothing for {now - since:.0f} s")
+
+    def _verdict(self) -> tuple[Outcome, Evidence]:
+        """What the engine's own complete answer was."""
+        status = self.status or 0
+        error = None if self.watch is None else self.watch.error_code
+        code = status if error is None else error
+        if code in _REFUSALS:
+            return Outcome.FAILED, Evidence.NONE
+        if error is not None:
+            bad = not isinstance(error, int) or error >= 500  # noqa: PLR2004 - HTTP's classes
+            return Outcome.FAILED, Evidence.BAD if bad else Evidence.NONE
+        if status >= 500:  # noqa: PLR2004
+            return Outcome.FAILED, Evidence.BAD
+        return Outcome.OK, Evidence.GOOD if status < 400 else Evidence.NONE  # noqa: PLR2004
+
+    def _answer(
+        self, refusal: Refusal, outcome: Outcome, evidence: Evidence = Evidence.NONE
+    ) -> Commands:
+        return (*self._end(outcome, evidence, refusal), Answer(refusal))
+
+    def _end(
+        self,
+        outcome: Outcome,
+        evidence: Evidence = Evidence.NONE,
+        refusal: Refusal | None = None,
+    ) -> Commands:
+        self.state = State.ENDED
+        self.deadline = inf
+        self._paused = False
+        return (Finish(outcome, evidence, self.place, refusal),)
+
+    # the table
+
+    TRANSITIONS: ClassVar[Mapping[State, Mapping[type[Event], Callable[..., Commands]]]] = {
+        State.READING: {
+            RequestRead: _request_read,
+            Refused: _refused,
+            ClientGone: _gone_before_place,
+        },
+        State.WAITING: {
+            Placed: _placed,
+            Refused: _refused,
+            ClientGone: _gone_waiting,
+        },
+        State.CONNECTING: {
+            Connected: _connected,
+            ConnectFailed: _connect_failed,
+            ClientGone: _gone_with_engine,
+            Expired: _connect_expired,
+        },
+        State.AWAITING: {
+            HeadRead: _head_read,
+            EngineLost: _lost_awaiting,
+            ClientGone: _gone_with_engine,
+            Expired: _too_late_before_head,
+        },
+        State.HOLDING: {
+            FirstEventRead: _first_event_read,
+            ResponseEnded: _ended_held,
+            EngineLost: _lost_before_head,
+            ClientGone: _gone_with_engine,
+            Expired: _too_late_before_head,
+        },
+        State.RETRYING: {
+            Placed: _placed_again,
+            NotPlaced: _not_placed,
+        },
+        State.RELAYING: {
+            ResponseEnded: _response_ended,
+            EngineLost: _lost_relaying,
+            ClientGone: _gone_with_engine,
+            Expired: _too_late_relaying,
+        },
+        State.ENDED: {},
+    }

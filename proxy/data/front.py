@@ -1,0 +1,87 @@
+"""What all client connections share: the pair, the pools, the limits, and what they hold together."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from proxy.core.dispatch import Dispatcher
+from proxy.core.eligibility import Eligibility, Rule, Traits, Verdict, judge
+from proxy.core.endpoints import Endpoint, Kind
+from proxy.core.http import RequestIds
+from proxy.core.keys import Keyring
+from proxy.core.observer import Observer
+from proxy.core.peek import peek
+from proxy.core.route import Need
+from proxy.core.words import UpstreamName
+from proxy.data.ledger import PLAIN
+from proxy.data.settings import Limits, Timeouts
+from proxy.data.upstream import Pool
+
+if TYPE_CHECKING:  # the two hold each other
+    from proxy.data.downstream import ClientConnection
+
+_ANY = Eligibility(Verdict.ANY, None)
+_STATE = Eligibility(Verdict.BASE, Rule.STORED_STATE)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSide:
+    """How to speak to one upstream."""
+
+    pool: Pool
+    lines: tuple[bytes, ...]
+    """Whole header lines for every request: Host, and the upstream's own key where it has one."""
+    has_key: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class Front:
+    """Shared by all client connections of one listener."""
+
+    dispatcher: Dispatcher
+    observer: Observer
+    engines: Mapping[UpstreamName, EngineSide]
+    limits: Limits
+    timeouts: Timeouts
+    keyring: Keyring
+    allow_override: bool
+    ids: RequestIds
+    clock: Callable[[], float]
+    """Monotonic seconds."""
+    connections: "set[ClientConnection]" = field(default_factory=set)
+    buffered: int = 0
+    """Bytes of request bodies held now."""
+    open_requests: int = 0
+
+    @property
+    def estimates_prompts(self) -> bool:
+        """Whether a rule asks how long prompts are."""
+        return self.dispatcher.settings.rules.max_spec_prompt_tokens > 0
+
+    def traits(self, endpoint: Endpoint, body: bytes) -> Traits:
+        """What `body` says that decides."""
+        if endpoint.dialect is None:
+            return PLAIN
+        if len(body) > self.limits.max_peek_bytes:
+            return Traits.unpeeked()
+        return peek(body, endpoint.dialect, estimate_prompt=self.estimates_prompts)
+
+    def need(self, endpoint: Endpoint, traits: Traits, override: bytes | None) -> Need:
+        """What the decision needs to know of a request with these `traits`."""
+        match endpoint.kind:
+            case Kind.GENERATION:
+                pair = self.dispatcher
+                eligibility = judge(traits, pair.settings.rules, pair.adapters)
+                return Need(traits.sequences, eligibility, self._override(override))
+            case Kind.STATE:
+                return Need(0, _STATE)
+            case _:
+                return Need(0, _ANY, base_first=True)
+
+    def _override(self, value: bytes | None) -> UpstreamName | None:
+        if value is None or not self.allow_override:
+            return None
+        try:
+            return UpstreamName(value.strip().lower().decode("ascii"))
+        except ValueError:
+            return None

@@ -1,0 +1,149 @@
+"""What is noted of one request on its way, and the record it becomes at its end."""
+
+from proxy.core.dispatch import Place
+from proxy.core.eligibility import Traits
+from proxy.core.endpoints import Endpoint
+from proxy.core.observer import Record
+from proxy.core.route import Need
+from proxy.core.sse import StreamWatch, usage_of
+from proxy.core.words import Outcome
+from proxy.data.exchange import Exchange, Finish
+from proxy.errors import Refusal
+
+MAX_NOTED_BYTES = 65536
+"""A plain JSON answer is kept up to this size until its end, to read its usage; ample for text."""
+
+PLAIN = Traits(1, False, None, None, None, frozenset(), True)  # noqa: FBT003
+"""Of a body that is not read."""
+
+OTHER = "other"
+"""The endpoint of what has none: a path that is not served, or no request at all."""
+
+
+class Account:
+    """One request's times and counts. Seconds are monotonic stamps until `closed`."""
+
+    __slots__ = (
+        "_noted",
+        "notes_answer",
+        "began_at",
+        "endpoint",
+        "key_name",
+        "method",
+        "need",
+        "place",
+        "placed_at",
+        "queued_at",
+        "read_at",
+        "request_bytes",
+        "request_id",
+        "response_bytes",
+        "status",
+        "traits",
+    )
+
+    def __init__(
+        self, request_id: bytes, endpoint: Endpoint | None, method: str, began_at: float
+    ) -> None:
+        self.request_id = request_id
+        self.endpoint = endpoint
+        self.method = method
+        self.began_at = began_at
+        self.key_name: str | None = None
+        self.traits = PLAIN
+        self.need: Need | None = None
+        self.place: Place | None = None
+        self.read_at: float | None = None
+        self.queued_at: float | None = None
+        """When it entered the waiting room, if it did."""
+        self.placed_at: float | None = None
+        self.status: int | None = None
+        self.notes_answer = False
+        self.request_bytes = 0
+        self.response_bytes = 0
+        self._noted: list[bytes] = []
+
+    def read(self, traits: Traits, size: int, now: float) -> None:
+        """The whole request is here: `size` bytes of body."""
+        self.traits = traits
+        self.request_bytes = size
+        self.read_at = now
+
+    def placed(self, place: Place, now: float) -> None:
+        """It has its first place."""
+        self.place = place
+        self.placed_at = now
+
+    def passed(self, pieces: list[bytes]) -> None:
+        """Pieces of the response have gone by."""
+        self.response_bytes += sum(map(len, pieces))
+        if self.notes_answer and self.response_bytes <= MAX_NOTED_BYTES:
+            self._noted += pieces
+
+    def rejected(self, refusal: Refusal, now: float) -> Record:
+        """The record of what never became a request."""
+        return Record(
+            request_id="",
+            endpoint=OTHER,
+            method=self.method,
+            outcome=Outcome.REJECTED,
+            status=refusal.status,
+            code=refusal.code,
+            duration_seconds=now - self.began_at,
+        )
+
+    def closed(self, finish: Finish, exchange: Exchange, now: float) -> Record:
+        """The record of how it ended."""
+        refusal = finish.refusal
+        status = self.status
+        if refusal is not None and status is None:
+            status = refusal.status
+        watch = exchange.watch
+        code = None if refusal is None else refusal.code
+        if code is None and watch is not None and watch.error_code is not None:
+            code = str(watch.error_code)
+        record = Record(
+            request_id=self.request_id.decode("ascii"),
+            endpoint=OTHER if self.endpoint is None else self.endpoint.template,
+            method=self.method,
+            key_name=self.key_name,
+            outcome=finish.outcome,
+            status=status if finish.outcome is not Outcome.ABANDONED else None,
+            code=code,
+            stream=watch is not None,
+            sequences=0 if self.need is None else self.need.weight,
+            attempts=exchange.attempts,
+            duration_seconds=now - self.began_at,
+            request_bytes=self.request_bytes,
+            response_bytes=self.response_bytes,
+            midstream=refusal is not None and self.status is not None,
+        )
+        if self.place is not None:
+            record.upstream = self.place.upstream
+            record.reason = self.place.reason
+            record.mode = self.place.mode
+        self._add_times(record, exchange, now)
+        self._add_tokens(record, watch)
+        return record
+
+    def _add_times(self, record: Record, exchange: Exchange, now: float) -> None:
+        if self.queued_at is not None:
+            record.waited_seconds = (self.placed_at or now) - self.queued_at
+        if self.read_at is not None and exchange.sent_at is not None and exchange.attempts == 1:
+            waited = record.waited_seconds or 0.0
+            record.overhead_seconds = exchange.sent_at - self.read_at - waited
+
+    def _add_tokens(self, record: Record, watch: StreamWatch | None) -> None:
+        if watch is None:
+            dialect = None if self.endpoint is None else self.endpoint.dialect
+            complete = self.response_bytes <= MAX_NOTED_BYTES
+            if self._noted and complete and dialect is not None and record.outcome is Outcome.OK:
+                record.output_tokens = usage_of(b"".join(self._noted), dialect)
+            return
+        first, last, tokens = watch.first_token_at, watch.last_token_at, watch.completion_tokens
+        record.output_tokens = tokens
+        if first is None or self.read_at is None:
+            return
+        record.first_token_seconds = first - self.read_at
+        if last is not None and tokens is not None and tokens > 1:
+            record.seconds_per_token = (last - first) / (tokens - 1)

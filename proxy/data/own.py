@@ -1,0 +1,67 @@
+"""Answers of our own as bytes: refusals, and the health of the pair as SGLang would tell it."""
+
+from http import HTTPStatus
+
+from proxy.core.answers import refusal_body
+from proxy.core.http import header
+from proxy.data.front import Front
+from proxy.data.ledger import Account
+from proxy.data.reader import RequestHead
+from proxy.errors import MethodNotAllowed, Refusal
+
+
+def refusal_answer(
+    refusal: Refusal, account: Account, head: RequestHead | None, *, keep_alive: bool
+) -> bytes:
+    """The whole answer that refuses."""
+    endpoint = account.endpoint
+    body = refusal_body(refusal, anthropic=endpoint is not None and endpoint.anthropic)
+    lines = [b"content-type: application/json"]
+    if account.request_id:
+        lines.append(b"x-request-id: " + account.request_id)
+    if account.place is not None:
+        lines.append(b"x-specswitch-upstream: " + account.place.upstream.encode())
+        lines.append(b"x-specswitch-reason: " + account.place.reason.encode())
+    if refusal.retry_after is not None:
+        lines.append(b"retry-after: %d" % refusal.retry_after)
+    if isinstance(refusal, MethodNotAllowed):
+        lines.append(b"allow: " + ", ".join(refusal.allow).encode())
+    if refusal.status == HTTPStatus.UNAUTHORIZED:
+        lines.append(b"www-authenticate: Bearer")
+    return answer(refusal.status, lines, body, head, keep_alive=keep_alive)
+
+
+def own_answer(path: str, head: RequestHead, front: Front, *, keep_alive: bool) -> bytes:
+    """The whole answer of a health path.
+
+    `/livez` says that the loop runs; every other path that the pair can serve: one usable upstream
+    is enough, both full is no reason, draining is one.
+    """
+    able = front.dispatcher.usable and not front.dispatcher.draining
+    good = path == "/livez" or able
+    offered = header(head.headers, b"x-request-id")
+    lines = [b"x-request-id: " + front.ids.choose(offered)]
+    body = b""
+    if path in {"/livez", "/readyz"}:
+        lines.append(b"content-type: text/plain; charset=utf-8")
+        body = b"ok\n" if good else _why_not(front)
+    status = HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE
+    return answer(status, lines, body, head, keep_alive=keep_alive)
+
+
+def _why_not(front: Front) -> bytes:
+    return b"draining\n" if front.dispatcher.draining else b"no usable upstream\n"
+
+
+def answer(
+    status: int, lines: list[bytes], body: bytes, head: RequestHead | None, *, keep_alive: bool
+) -> bytes:
+    """A whole answer with `body`, which a HEAD request does not get."""
+    phrase = HTTPStatus(status).phrase.encode()
+    block = [b"HTTP/1.1 %d %s" % (status, phrase), *lines, b"content-length: %d" % len(body)]
+    if not keep_alive:
+        block.append(b"connection: close")
+    elif head is not None and head.version == "1.0":
+        block.append(b"connection: keep-alive")
+    wanted = head is None or head.method != "HEAD"
+    return b"\r\n".join((*block, b"", body if wanted else b""))

@@ -1,0 +1,326 @@
+"""A client's bytes to requests, one at a time and in order. No I/O.
+
+llhttp reads the syntax, strictly; this finds where a request ends, so that what a pipelining client
+has sent ahead stays unread until its turn, and keeps to the limits. Pull: `feed`, then `next` until
+it has nothing more to say.
+"""
+
+import httptools
+
+from proxy.core.http import head_fault, header
+from proxy.errors import BadRequest, BodyTooLarge, HeadersTooLarge, Refusal
+
+_BLANK_LINE = b"\r\n\r\n"
+_LINE_ENDS = b"\r\n"
+
+
+class RequestHead:
+    """A request's head, accepted as far as HTTP goes."""
+
+    __slots__ = (
+        "chunked",
+        "content_length",
+        "expects_continue",
+        "headers",
+        "keep_alive",
+        "method",
+        "target",
+        "version",
+    )
+
+    def __init__(  # noqa: PLR0913 - one head, eight facts
+        self,
+        *,
+        method: str,
+        target: bytes,
+        version: str,
+        headers: list[tuple[bytes, bytes]],
+        keep_alive: bool,
+        content_length: int | None,
+        chunked: bool,
+        expects_continue: bool,
+    ) -> None:
+        self.method = method
+        self.target = target
+        self.version = version
+        self.headers = headers
+        self.keep_alive = keep_alive
+        self.content_length = content_length
+        self.chunked = chunked
+        self.expects_continue = expects_continue
+
+    @property
+    def has_body(self) -> bool:
+        """Whether bytes follow the head."""
+        return self.chunked or bool(self.content_length)
+
+    @property
+    def path(self) -> bytes:
+        """The target without its query."""
+        return self.target.partition(b"?")[0]
+
+
+class RequestReader:
+    """Reads requests. After a refusal it reads nothing more."""
+
+    __slots__ = (
+        "_begun",
+        "_body",
+        "_complete",
+        "_first_piece",
+        "_head",
+        "_head_bytes",
+        "_head_done",
+        "_headers",
+        "_keep_alive",
+        "_last",
+        "_left",
+        "_max_body",
+        "_max_header",
+        "_parser",
+        "_pending",
+        "_unfruitful",
+        "_url",
+        "body_bytes",
+        "dead",
+    )
+
+    def __init__(self, *, max_header_bytes: int, max_body_bytes: int) -> None:
+        self._max_header = max_header_bytes
+        self._max_body = max_body_bytes
+        self._pending = b""
+        self._parser = httptools.HttpRequestParser(self)
+        self.dead = False
+        """Whether a refusal has ended the reading."""
+        self._reset()
+
+    def _reset(self) -> None:
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._url = b""
+        self._head: RequestHead | None = None
+        self._begun = False
+        self._head_done = False
+        self._keep_alive = False
+        self._head_bytes = 0
+        self._last = b""
+        self._complete = False
+        # Most bodies come in one piece, which is then kept as it came. The others grow in place: a
+        # list of what a client cut into chunks of two bytes would weigh twenty times the body.
+        self._first_piece = b""
+        self._body = bytearray()
+        self._left = 0
+        self._unfruitful = 0
+        self.body_bytes = 0
+        """Bytes of the body read so far."""
+
+    @property
+    def started(self) -> bool:
+        """Whether a request has begun and is not complete; empty lines in front of it are none."""
+        return self._begun or bool(self._pending.lstrip(_LINE_ENDS))
+
+    @property
+    def ahead(self) -> int:
+        """Bytes received and not read yet."""
+        return len(self._pending)
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes as they came; after a refusal they are dropped."""
+        if not self.dead:
+            self._pending = self._pending + data if self._pending else data
+
+    def next(self) -> RequestHead | bytes | Refusal | None:
+        """Return the next head, then that request's whole body, or a refusal; None: needs bytes.
+
+        The body follows its head in a call of its own, b"" for a request without one.
+        """
+        if self.dead:
+            return None
+        try:
+            return self._next_body() if self._head is not None else self._next_head()
+        except httptools.HttpParserError as fault:
+            return self._refuse(BadRequest(f"not HTTP that is accepted here: {fault}"))
+
+    def close(self) -> None:
+        """Forget everything; the parser holds references to this, and this to the parser."""
+        if self.dead:
+            return
+        self.dead = True
+        self._pending = b""
+        self._first_piece = b""
+        self._body = bytearray()
+        del self._parser
+
+    # llhttp's callbacks
+
+    def on_url(self, url: bytes) -> None:
+        """A part of the target."""
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header; those after the head are trailers, which end here."""
+        if not self._head_done:
+            self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """The end of the head."""
+        self._head_done = True
+        self._keep_alive = self._parser.should_keep_alive()  # forgotten with the message's end
+
+    def on_body(self, piece: bytes) -> None:
+        """A piece of the body."""
+        if self._first_piece:
+            self._body += piece
+        else:
+            self._first_piece = piece
+        self.body_bytes += len(piece)
+
+    def on_message_complete(self) -> None:
+        """The end of the request."""
+        self._complete = True
+
+    # head
+
+    def _next_head(self) -> RequestHead | Refusal | None:
+        if not self._begun:
+            self._skip_empty_lines()
+        while True:
+            piece = self._up_to_blank_line()
+            self._head_bytes += len(piece)
+            if self._head_bytes > self._max_header:
+                return self._refuse(
+                    HeadersTooLarge(f"the request head is larger than {self._max_header} bytes")
+                )
+            if not piece:
+                return None
+            self._begun = True
+            upgraded = self._feed_head(piece)
+            if self._head_done:
+                return self._head_read(upgraded=upgraded)
+
+    def _skip_empty_lines(self) -> None:
+        """Pass over what RFC 9112 section 2.2 asks a server to ignore; it counts as head."""
+        rest = self._pending.lstrip(_LINE_ENDS)
+        self._head_bytes += len(self._pending) - len(rest)
+        self._pending = rest
+
+    def _up_to_blank_line(self) -> bytes:
+        """Take what is pending up to the end of the head, or all of it."""
+        seen = len(self._last)
+        whole = self._last + self._pending
+        end = _blank_line_end(whole, 0, len(whole))
+        self._last, self._pending = whole[max(0, end - 3) : end], whole[end:]
+        return whole[seen:end]
+
+    def _feed_head(self, piece: bytes) -> bool:
+        """Feed a part of the head; whether it ended with the offer of an upgrade."""
+        try:
+            self._parser.feed_data(piece)
+        except httptools.HttpParserUpgrade:
+            return True
+        return False
+
+    def _head_read(self, *, upgraded: bool) -> RequestHead | Refusal:
+        version = self._parser.get_http_version()
+        method = self._parser.get_method().decode("ascii")
+        fault = head_fault(method, self._url, version, self._headers)
+        if fault is not None:
+            return self._refuse(BadRequest(fault))
+        length = header(self._headers, b"content-length")
+        head = RequestHead(
+            method=method,
+            target=self._url,
+            version=version,
+            headers=self._headers,
+            keep_alive=self._keep_alive,
+            content_length=None if length is None else int(length),
+            chunked=header(self._headers, b"transfer-encoding") is not None,
+            expects_continue=_expects_continue(version, self._headers),
+        )
+        if upgraded:
+            self._go_on_without_upgrade(head)
+        self._head = head
+        self._last = b""
+        self._left = head.content_length or 0
+        return head
+
+    def _go_on_without_upgrade(self, head: RequestHead) -> None:
+        """Read on as HTTP/1.1: an upgrade is an offer, and declining it is saying nothing.
+
+        Java's HttpClient offers h2c on its first request, a POST with its body included; llhttp
+        takes what follows for the other protocol, so a fresh one reads the body.
+        """
+        self._parser = httptools.HttpRequestParser(self)
+        self._complete = False
+        framing = (
+            b"transfer-encoding: chunked"
+            if head.chunked
+            else (b"content-length: %d" % (head.content_length or 0))
+        )
+        self._parser.feed_data(b"POST / HTTP/1.1\r\nhost: -\r\n" + framing + _BLANK_LINE)
+
+    # body
+
+    def _next_body(self) -> bytes | Refusal | None:
+        head = self._head
+        assert head is not None  # noqa: S101 - `next` has looked
+        if head.content_length is not None and head.content_length > self._max_body:
+            return self._too_large(f"{head.content_length} bytes")
+        if not self._complete and self._pending:
+            if head.chunked:
+                self._feed_chunked()
+            else:
+                self._feed_counted()
+        if self.body_bytes > self._max_body:
+            return self._too_large("more")
+        if self._unfruitful > self._max_header:
+            what = "the trailers or the extensions of a chunk are"
+            return self._refuse(HeadersTooLarge(f"{what} larger than {self._max_header} bytes"))
+        if not self._complete:
+            return None
+        body = b"".join((self._first_piece, self._body)) if self._body else self._first_piece
+        self._reset()
+        return body
+
+    def _feed_counted(self) -> None:
+        piece, self._pending = self._pending[: self._left], self._pending[self._left :]
+        self._left -= len(piece)
+        self._parser.feed_data(piece)
+
+    def _feed_chunked(self) -> None:
+        """Feed up to the end of this request and no further.
+
+        A chunked body ends with CR LF CR LF, and llhttp does not say where in its input it ended.
+        So it is fed in pieces that end at such a sequence, and asked after each. Pieces are no
+        larger than a head may be, so that trailers, which are held until each is whole, and what
+        else is no body can be bounded like a head.
+        """
+        whole, at = self._last + self._pending, len(self._last)
+        limit = self._max_header
+        while at < len(whole) and not self._complete and self._unfruitful <= limit:
+            end = _blank_line_end(whole, at - 3, min(at + limit, len(whole)))
+            before = self.body_bytes
+            self._parser.feed_data(whole[at:end])
+            grown = self.body_bytes > before
+            self._unfruitful = 0 if grown else self._unfruitful + end - at
+            at = end
+        self._last, self._pending = whole[max(0, at - 3) : at], whole[at:]
+
+    def _too_large(self, declared: str) -> Refusal:
+        return self._refuse(
+            BodyTooLarge(f"the request body is {declared}, {self._max_body} bytes are allowed")
+        )
+
+    def _refuse(self, refusal: Refusal) -> Refusal:
+        self.close()
+        return refusal
+
+
+def _blank_line_end(data: bytes, start: int, stop: int) -> int:
+    """Where the first CR LF CR LF in `data[start:stop]` ends; `stop` if there is none."""
+    found = data.find(_BLANK_LINE, max(0, start), stop)
+    return stop if found < 0 else found + len(_BLANK_LINE)
+
+
+def _expects_continue(version: str, headers: list[tuple[bytes, bytes]]) -> bool:
+    expect = header(headers, b"expect")
+    return version == "1.1" and expect is not None and expect.strip().lower() == b"100-continue"

@@ -1,0 +1,416 @@
+"""One request on its way: runs the exchange's commands between a client and an engine.
+
+It lives from the end of a request's head to the end of its answer, and holds what the request
+holds: the place, the engine's connection, the body. Writing and reading the client's socket is the
+connection's business (downstream.py).
+"""
+
+from typing import Protocol
+
+from proxy.core.answers import error_event
+from proxy.core.dispatch import Place, Ticket
+from proxy.core.endpoints import Endpoint
+from proxy.core.http import Framing, client_head, decision_lines, engine_head, header
+from proxy.core.peek import Dialect
+from proxy.core.sse import StreamWatch
+from proxy.core.words import Outcome, RetryCause
+from proxy.data import exchange as ex
+from proxy.data.front import Front
+from proxy.data.ledger import Account
+from proxy.data.own import refusal_answer
+from proxy.data.reader import RequestHead
+from proxy.data.upstream import Connecting, EngineConnection, ResponseHead
+from proxy.errors import Overloaded, Refusal
+
+
+class Client(Protocol):
+    """What a request needs of its client's connection."""
+
+    keep_alive: bool
+    """Whether the connection can serve another request after this answer."""
+
+    @property
+    def slow(self) -> bool:
+        """Whether it has more to read than it takes."""
+
+    def write(self, *pieces: bytes) -> None:
+        """Send `pieces` with the next flush."""
+
+    def pass_over_body(self) -> bool:
+        """Read on past the body of a request that is answered at its head; whether it was there."""
+
+    def reset(self) -> None:
+        """Close with a reset."""
+
+    def request_over(self) -> None:
+        """The answer is written; the request holds nothing any more."""
+
+    def request_moved(self) -> None:
+        """Something has happened outside of a read of the client: flush, and look at the time."""
+
+
+class Relay:
+    """One request between its client and an engine; a Sink of the one, a Waiter for a place."""
+
+    __slots__ = (
+        "_body",
+        "_body_read",
+        "_client",
+        "_counted",
+        "_engine",
+        "_front",
+        "_head",
+        "_held",
+        "_response",
+        "_ticket",
+        "account",
+        "exchange",
+        "framing",
+    )
+
+    def __init__(self, front: Front, client: Client, head: RequestHead, account: Account) -> None:
+        endpoint = account.endpoint
+        self._front = front
+        self._client = client
+        self._head = head
+        self.account = account
+        holds_head = endpoint is not None and endpoint.holds_head
+        self.exchange = ex.Exchange(front.timeouts, holds_head=holds_head)
+        self.framing = Framing.NONE
+        self._engine: EngineConnection | Connecting | None = None
+        self._ticket: Ticket | None = None
+        self._body = b""
+        self._body_read = False
+        self._counted = 0
+        self._response: ResponseHead | None = None
+        self._held: list[bytes] = []
+        front.observer.started()
+        front.open_requests += 1
+
+    @property
+    def reading(self) -> bool:
+        """Whether its body is still coming in."""
+        return self.exchange.state is ex.State.READING
+
+    @property
+    def _endpoint(self) -> Endpoint:
+        assert self.account.endpoint is not None  # noqa: S101 - others are refused at their head
+        return self.account.endpoint
+
+    @property
+    def _place(self) -> Place:
+        assert self.account.place is not None  # noqa: S101 - asked for where one is held
+        return self.account.place
+
+    # from the client's side
+
+    def body_grows(self, held: int) -> None:
+        """`held` bytes of the body have come so far."""
+        self._count(held)
+        total, allowed = self._front.buffered, self._front.limits.max_buffered_bytes
+        if total > allowed:
+            why = f"{total} bytes of request bodies are held, {allowed} are allowed"
+            self.refuse(Overloaded(why, retry_after=1))
+
+    def body_read(self, body: bytes, now: float) -> None:
+        """The whole request is here."""
+        self._body_read = True
+        self.body_grows(len(body))
+        if not self.reading:
+            return
+        self._body = body
+        self.account.read(self._front.traits(self._endpoint, body), len(body), now)
+        self.exchange.streams = self.account.traits.stream and self._endpoint.dialect is not None
+        self._process(ex.RequestRead())
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Answer instead of an engine."""
+        self._process(ex.Refused(refusal))
+
+    def client_gone(self) -> None:
+        """Nobody is there to answer."""
+        self._client.keep_alive = False
+        self._process(ex.ClientGone())
+
+    def expired(self) -> None:
+        """Its deadline has passed."""
+        self._process(ex.Expired())
+
+    def pause(self) -> None:
+        """The client reads more slowly than the engine writes: let the engine wait."""
+        if isinstance(self._engine, EngineConnection):
+            self._engine.pause()
+        self.exchange.pause()
+
+    def resume(self) -> None:
+        """The client has caught up."""
+        if isinstance(self._engine, EngineConnection):
+            self._engine.resume()
+        self.exchange.resume(self._front.clock())
+
+    # Waiter
+
+    def placed(self, place: Place) -> None:
+        """A place came free."""
+        self._ticket = None
+        self.account.placed(place, self._front.clock())
+        self._process(ex.Placed(place))
+        self._client.request_moved()
+
+    def refused(self, refusal: Refusal) -> None:
+        """None came free."""
+        self._ticket = None
+        self._process(ex.Refused(refusal))
+        self._client.request_moved()
+
+    # Sink
+
+    def engine_connected(self, engine: EngineConnection) -> None:
+        """A new connection."""
+        self._engine = engine
+        self._process(ex.Connected(reused=False))
+
+    def engine_not_connected(self, why: str) -> None:
+        """None."""
+        self._engine = None
+        self._process(ex.ConnectFailed(why))
+
+    def engine_head(self, head: ResponseHead) -> None:
+        """The response begins."""
+        self._response = head
+        watch = _watch(head, self._endpoint.dialect)
+        self.account.notes_answer = watch is None and _is_plain_json(head)
+        self._process(ex.HeadRead(head.status, watch))
+
+    def engine_body(self, pieces: list[bytes]) -> None:
+        """A part of it."""
+        self.exchange.passing(pieces, self._front.clock())
+        if self.exchange.state is ex.State.HOLDING:
+            self._hold(pieces)
+        else:
+            self._relay(pieces)
+
+    def engine_ended(self, *, reusable: bool) -> None:
+        """The end of it."""
+        self._process(ex.ResponseEnded(reusable))
+
+    def engine_lost(self, *, silent: bool, why: str) -> None:
+        """No end of it."""
+        self._process(ex.EngineLost(silent, why))
+
+    def engine_flush(self) -> None:
+        """That was all of one read of the engine."""
+        self._client.request_moved()
+
+    # commands
+
+    def _process(self, event: ex.Event) -> None:
+        now = self._front.clock()
+        for command in self.exchange.process(event, now):
+            self._do(command, now)
+
+    def _do(self, command: ex.Command, now: float) -> None:  # noqa: C901 - one arm a command
+        match command:
+            case ex.Ask():
+                self._ask(now)
+            case ex.AskOther():
+                self._ask_other(command, now)
+            case ex.LeaveRoom():
+                assert self._ticket is not None  # noqa: S101 - it is waiting
+                self._front.dispatcher.leave(self._ticket, now)
+            case ex.Connect():
+                self._connect(command)
+            case ex.Send():
+                self._send(command.attempt)
+            case ex.SendHead():
+                self._send_head()
+            case ex.DropEngine():
+                engine, self._engine = self._engine, None
+                if engine is not None:
+                    engine.drop()
+            case ex.KeepEngine():
+                engine, self._engine = self._engine, None
+                assert isinstance(engine, EngineConnection)  # noqa: S101 - it has just answered
+                engine.keep()
+            case ex.Finish():
+                self._finish(command, now)
+            case ex.Answer():
+                self._answer(command.refusal)
+            case ex.EndAnswer():
+                self._end_answer()
+            case ex.Cut():
+                self._cut(command.refusal)
+
+    def _ask(self, now: float) -> None:
+        account, front = self.account, self._front
+        override = header(self._head.headers, b"x-specswitch-route")
+        account.need = front.need(self._endpoint, account.traits, override)
+        answer = front.dispatcher.arrive(account.need, self, now)
+        if isinstance(answer, Place):
+            account.placed(answer, now)
+            self._process(ex.Placed(answer))
+        elif isinstance(answer, Ticket):
+            self._ticket = answer
+            account.queued_at = now
+        else:
+            self._process(ex.Refused(answer))
+
+    def _ask_other(self, command: ex.AskOther, now: float) -> None:
+        need = self.account.need
+        assert need is not None  # noqa: S101 - a first place was asked for with it
+        place = self._front.dispatcher.retry(
+            command.place, need, command.cause, command.evidence, now
+        )
+        if place is None:
+            self._process(ex.NotPlaced())
+        else:
+            self.account.place = place
+            self._process(ex.Placed(place))
+
+    def _connect(self, command: ex.Connect) -> None:
+        if command.fresh:
+            self._front.observer.retried(RetryCause.STALE_CONNECTION)
+        self._response = None
+        self._held = []
+        pool = self._front.engines[command.upstream].pool
+        self._engine = engine = pool.obtain(self, fresh=command.fresh)
+        if isinstance(engine, EngineConnection):
+            self._process(ex.Connected(reused=True))
+
+    def _send(self, attempt: int) -> None:
+        engine, head = self._engine, self._head
+        assert isinstance(engine, EngineConnection)  # noqa: S101 - it is connected
+        side = self._front.engines[self._place.upstream]
+        had_body = head.has_body or head.content_length is not None
+        block = engine_head(
+            b"GET" if head.method == "HEAD" else head.method.encode(),
+            head.target,
+            head.headers,
+            added=(
+                *side.lines,
+                b"x-request-id: " + self.account.request_id,
+                b"x-specswitch-attempt: %d" % attempt,
+            ),
+            body_length=len(self._body) if had_body else None,
+            drop_keys=side.has_key or bool(self._front.keyring),
+        )
+        engine.send(self, block, self._body)
+
+    def _finish(self, command: ex.Finish, now: float) -> None:
+        """Give back what the request held, and tell of it; only then is the client told."""
+        front = self._front
+        self._let_body_go()
+        if command.place is not None:
+            front.dispatcher.end(command.place.lease, command.evidence, now)
+        front.open_requests -= 1
+        front.observer.ended(self.account.closed(command, self.exchange, now))
+        if command.outcome is Outcome.ABANDONED:
+            self._client.request_over()
+
+    def _send_head(self) -> None:
+        head, response, client = self._head, self._response, self._client
+        assert response is not None  # noqa: S101 - it is what is sent
+        self._let_body_go()  # nothing is retried from here on
+        self.account.status = response.status
+        self.framing = _framing(head, response)
+        if self.framing is Framing.CLOSE:
+            client.keep_alive = False
+        place = self._place
+        added = decision_lines(self.account.request_id, place.upstream, place.reason)
+        client.write(
+            client_head(
+                response.status,
+                response.phrase,
+                response.headers,
+                added=(*added, *_connection_line(head.version, keep_alive=client.keep_alive)),
+                framing=self.framing,
+            )
+        )
+        if client.slow:
+            self.pause()  # what was answered before has not been read yet
+        held, self._held = self._held, []
+        if held:
+            self._relay(held)
+
+    def _hold(self, pieces: list[bytes]) -> None:
+        self._held += pieces
+        watch = self.exchange.watch
+        whole = watch is None or watch.events > 0
+        if whole or sum(map(len, self._held)) > ex.MAX_HELD_BYTES:
+            self._process(ex.FirstEventRead())
+
+    def _relay(self, pieces: list[bytes]) -> None:
+        self.account.passed(pieces)
+        if self.framing is Framing.CHUNKED:
+            for piece in pieces:
+                self._client.write(b"%x\r\n" % len(piece), piece, b"\r\n")
+        elif self.framing is not Framing.NONE:
+            self._client.write(*pieces)
+
+    def _end_answer(self) -> None:
+        if self.framing is Framing.CHUNKED:
+            self._client.write(b"0\r\n\r\n")
+        self._client.request_over()
+
+    def _answer(self, refusal: Refusal) -> None:
+        client = self._client
+        if refusal.closes or not (self._body_read or client.pass_over_body()):
+            client.keep_alive = False
+        client.write(
+            refusal_answer(refusal, self.account, self._head, keep_alive=client.keep_alive)
+        )
+        client.request_over()
+
+    def _cut(self, refusal: Refusal) -> None:
+        """Tell, where the stream's own form allows it, and break off so that nobody is deceived."""
+        client, watch, dialect = self._client, self.exchange.watch, self._endpoint.dialect
+        client.keep_alive = False
+        if self.framing is Framing.CLOSE:
+            client.reset()  # a clean close would mark the end
+        elif self.framing is Framing.CHUNKED and watch is not None and watch.at_boundary:
+            assert dialect is not None  # noqa: S101 - it is watched by it
+            event = error_event(refusal, dialect)
+            client.write(b"%x\r\n" % len(event), event, b"\r\n")
+        client.request_over()
+
+    def _let_body_go(self) -> None:
+        self._body = b""
+        self._count(0)
+
+    def _count(self, held: int) -> None:
+        self._front.buffered += held - self._counted
+        self._counted = held
+
+
+def _watch(head: ResponseHead, dialect: Dialect | None) -> StreamWatch | None:
+    """Return the watch for this response, None where it is no stream that can be read."""
+    if dialect is None or header(head.headers, b"content-encoding") is not None:
+        return None
+    if _media_type(head) not in {b"text/event-stream", b"application/x-ndjson"}:
+        return None
+    return StreamWatch(dialect)
+
+
+def _is_plain_json(head: ResponseHead) -> bool:
+    encoded = header(head.headers, b"content-encoding") is not None
+    return not encoded and _media_type(head) == b"application/json"
+
+
+def _media_type(head: ResponseHead) -> bytes:
+    value = header(head.headers, b"content-type") or b""
+    return value.partition(b";")[0].strip().lower()
+
+
+def _framing(head: RequestHead, response: ResponseHead) -> Framing:
+    if head.method == "HEAD" or response.bare:
+        return Framing.NONE
+    if response.length is not None:
+        return Framing.LENGTH
+    return Framing.CLOSE if head.version == "1.0" else Framing.CHUNKED
+
+
+def _connection_line(version: str, *, keep_alive: bool) -> tuple[bytes, ...]:
+    """What has to be said: each version of HTTP has its own default."""
+    if not keep_alive:
+        return (b"connection: close",)
+    return (b"connection: keep-alive",) if version == "1.0" else ()

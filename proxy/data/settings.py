@@ -1,0 +1,32 @@
+"""What the data plane is set to. Values only; defaults and checks are in the configuration."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bytes and counts."""
+
+    max_connections: int
+    max_header_bytes: int
+    max_body_bytes: int
+    max_buffered_bytes: int
+    """Request bodies held at one time, over all clients."""
+    max_peek_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    """Seconds."""
+
+    header: float
+    body: float
+    """Without progress."""
+    client_write: float
+    """A client that accepts no byte for this long."""
+    client_keep_alive: float
+    connect: float
+    first_byte: float
+    between_chunks: float
+    response: float
+    idle_connection: float

@@ -1,0 +1,347 @@
+"""The protocol facing an engine, and the pool of kept connections to one upstream.
+
+A connection serves one request at a time and tells its `Sink` what comes back. Whatever came in one
+read is told in one batch that ends with `engine_flush`, so that the sink can write it in one call.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import Protocol, cast
+
+import httptools
+
+from proxy.core.http import header
+from proxy.core.words import UpstreamName
+
+
+class ResponseHead:
+    """An engine's response head. `length` is None where none was given; `bare` has no body."""
+
+    __slots__ = ("bare", "chunked", "headers", "length", "phrase", "status")
+
+    def __init__(self, status: int, phrase: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+        self.status = status
+        self.phrase = phrase
+        self.headers = headers
+        length = header(headers, b"content-length")
+        self.length = None if length is None else int(length)
+        self.chunked = header(headers, b"transfer-encoding") is not None
+        self.bare = status in {204, 304}
+
+    @property
+    def until_close(self) -> bool:
+        """Whether only the closing of the connection marks the end of the body."""
+        return self.length is None and not self.chunked and not self.bare
+
+
+class Sink(Protocol):
+    """Who a connection works for."""
+
+    def engine_connected(self, engine: "EngineConnection") -> None:
+        """A new connection is there; it is the sink's from now on."""
+
+    def engine_not_connected(self, why: str) -> None:
+        """There will be none."""
+
+    def engine_head(self, head: ResponseHead) -> None:
+        """The response's head."""
+
+    def engine_body(self, pieces: list[bytes]) -> None:
+        """Pieces of its body, as they came."""
+
+    def engine_ended(self, *, reusable: bool) -> None:
+        """The response is complete."""
+
+    def engine_lost(self, *, silent: bool, why: str) -> None:
+        """The connection broke before it was."""
+
+    def engine_flush(self) -> None:
+        """That was all of one read."""
+
+
+class EngineConnection(asyncio.Protocol):
+    """One connection to an engine."""
+
+    def __init__(self, pool: "Pool") -> None:
+        self._pool = pool
+        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._sink: Sink | None = None
+        self._paused = False
+        self.idle_since = 0.0
+        """Monotonic seconds; meaningful while it is kept."""
+        self._reset()
+
+    def _reset(self) -> None:
+        self._silent = True
+        self._phrase = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._head: ResponseHead | None = None
+        self._head_told = False
+        self._pieces: list[bytes] = []
+        self._complete = False
+        self._keeps_alive = False
+        self._fault: str | None = None
+
+    # what its sink does with it
+
+    def send(self, sink: Sink, head: bytes, body: bytes) -> None:
+        """Send a request for `sink`."""
+        self._reset()
+        self._sink = sink
+        transport = self._open_transport()
+        if len(body) > 65536:  # noqa: PLR2004 - joining would copy what is large already
+            transport.write(head)
+            transport.write(body)
+        else:
+            transport.write(head + body)
+
+    def pause(self) -> None:
+        """Stop reading, for a client that does not."""
+        if not self._paused:
+            self._paused = True
+            self._open_transport().pause_reading()
+
+    def resume(self) -> None:
+        """Read again."""
+        if self._paused:
+            self._paused = False
+            self._open_transport().resume_reading()
+
+    def drop(self) -> None:
+        """Close at once: whatever the engine is doing, it is for nobody."""
+        self._sink = None
+        self._pool.forget(self)
+        if self._transport is not None:
+            self._transport.abort()
+
+    def keep(self) -> None:
+        """Put it back with those kept."""
+        self._sink = None
+        self.resume()
+        self._pool.keep(self)
+
+    # asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection is open."""
+        # By cast: uvloop's transports are no subclasses of asyncio's.
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes from the engine."""
+        sink = self._sink
+        if sink is None or self._parser is None:
+            self.drop()  # it speaks out of turn: nothing it says later can be trusted
+            return
+        self._silent = False
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as fault:
+            self._fault = self._fault or f"its answer is not HTTP: {fault}"
+        self._deliver(sink)
+        sink.engine_flush()
+
+    def eof_received(self) -> bool | None:
+        """The engine has closed its side; for some answers that is the end."""
+        sink = self._sink
+        if sink is not None and self._head_told and self._head is not None:
+            if self._head.until_close and self._fault is None:
+                self._sink = None
+                sink.engine_ended(reusable=False)
+                sink.engine_flush()
+        return None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is closed."""
+        sink, self._sink = self._sink, None
+        self._parser = None  # it and this hold each other
+        self._pool.forget(self)
+        if sink is not None:
+            why = "the connection was closed" if exc is None else f"{exc}"
+            sink.engine_lost(silent=self._silent, why=why)
+            sink.engine_flush()
+
+    # llhttp
+
+    def on_status(self, phrase: bytes) -> None:
+        """A part of the reason phrase."""
+        self._phrase += phrase
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header; those after the head are trailers, which end here."""
+        if self._head is None:
+            self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """The end of a head; an interim one (1xx) is dropped."""
+        assert self._parser is not None  # noqa: S101 - it is calling
+        status = self._parser.get_status_code()
+        if self._complete:
+            self._keeps_alive = False  # a second answer to one request
+        elif status >= 200:  # noqa: PLR2004
+            self._head = ResponseHead(status, self._phrase, self._headers)
+            codings = [v.strip().lower() for n, v in self._headers if n.lower() == b"transfer-encoding"]
+            if codings not in ([], [b"chunked"]):
+                self._fault = "its transfer coding is not plain chunked"
+        self._phrase = b""
+        self._headers = []
+
+    def on_body(self, piece: bytes) -> None:
+        """A piece of the body."""
+        self._pieces.append(piece)
+
+    def on_message_complete(self) -> None:
+        """The end of an answer, of the final one if its head was."""
+        assert self._parser is not None  # noqa: S101 - it is calling
+        if self._head is not None and not self._complete:
+            self._complete = True
+            self._keeps_alive = self._parser.should_keep_alive()
+
+    # within
+
+    def _deliver(self, sink: Sink) -> None:
+        """Tell what has come; stop as soon as the sink has turned away."""
+        if self._head is not None and not self._head_told and self._fault is None:
+            self._head_told = True
+            sink.engine_head(self._head)
+        if self._pieces and self._sink is sink and self._head_told:
+            pieces, self._pieces = self._pieces, []
+            sink.engine_body(pieces)
+        if self._sink is not sink:
+            return
+        if self._complete:
+            self._sink = None
+            sink.engine_ended(reusable=self._is_reusable())
+        elif self._fault is not None:
+            self._sink = None
+            sink.engine_lost(silent=False, why=self._fault)
+
+    def _is_reusable(self) -> bool:
+        unsent = self._open_transport().get_write_buffer_size()
+        return self._keeps_alive and self._fault is None and unsent == 0
+
+    def _open_transport(self) -> asyncio.Transport:
+        assert self._transport is not None  # noqa: S101 - a sink gets it when it is connected
+        return self._transport
+
+
+class Connecting:
+    """A connection in the making."""
+
+    __slots__ = ("_task", "engine", "sink")
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink: Sink | None = sink
+        self.engine: EngineConnection | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def started(self, task: asyncio.Task[None]) -> None:
+        """`task` is making it."""
+        self._task = task
+
+    def drop(self) -> None:
+        """Give it up."""
+        self.sink = None
+        if self._task is not None:
+            self._task.cancel()
+        if self.engine is not None:
+            self.engine.drop()  # it may have come up just before
+
+
+class Pool:
+    """Connections to one upstream: those kept, those in use, those being made."""
+
+    def __init__(
+        self,
+        name: UpstreamName,
+        host: str,
+        port: int,
+        *,
+        tls: ssl.SSLContext | None,
+        idle_seconds: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self.name = name
+        self._host = host
+        self._port = port
+        self._tls = tls
+        self._idle_seconds = idle_seconds
+        self._clock = clock
+        self._idle: list[EngineConnection] = []
+        self._active: set[EngineConnection] = set()
+        self._connecting: set[asyncio.Task[None]] = set()
+
+    @property
+    def idle(self) -> int:
+        """Connections that are kept."""
+        return len(self._idle)
+
+    @property
+    def active(self) -> int:
+        """Connections in use."""
+        return len(self._active)
+
+    def obtain(self, sink: Sink, *, fresh: bool) -> EngineConnection | Connecting:
+        """Return a kept connection, the one used last first, or start making one for `sink`.
+
+        A kept one is only used while the engine will hardly have closed it.
+        """
+        oldest = self._clock() - self._idle_seconds
+        while self._idle and not fresh:
+            engine = self._idle.pop()
+            if engine.idle_since >= oldest:
+                self._active.add(engine)
+                return engine
+            engine.drop()
+        connecting = Connecting(sink)
+        # The set keeps the task alive; `close` and `Connecting.drop` end it.
+        task = asyncio.get_running_loop().create_task(self._connect(connecting))
+        connecting.started(task)
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+        return connecting
+
+    def keep(self, engine: EngineConnection) -> None:
+        """Keep `engine` for the next request."""
+        self._active.discard(engine)
+        engine.idle_since = self._clock()
+        self._idle.append(engine)
+
+    def forget(self, engine: EngineConnection) -> None:
+        """`engine` is closed, or is about to be."""
+        self._active.discard(engine)
+        if engine in self._idle:
+            self._idle.remove(engine)
+
+    def sweep(self, now: float) -> None:
+        """Close the kept connections that have been idle for too long; the oldest stand first."""
+        while self._idle and now - self._idle[0].idle_since > self._idle_seconds:
+            self._idle[0].drop()
+
+    def close(self) -> None:
+        """Close every connection."""
+        for task in tuple(self._connecting):
+            task.cancel()
+        for engine in (*self._idle, *self._active):
+            engine.drop()
+
+    async def _connect(self, connecting: Connecting) -> None:
+        def made() -> EngineConnection:
+            connecting.engine = EngineConnection(self)
+            return connecting.engine
+
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.create_connection(made, self._host, self._port, ssl=self._tls)
+        except OSError as error:
+            if connecting.sink is not None:
+                connecting.sink.engine_not_connected(str(error))
+                connecting.sink.engine_flush()
+            return
+        sink, engine = connecting.sink, connecting.engine
+        if sink is not None and engine is not None:
+            self._active.add(engine)
+            sink.engine_connected(engine)
+            sink.engine_flush()

@@ -1,0 +1,235 @@
+"""The allow-list, by enumeration: all that is served, and much that is not."""
+
+import pytest
+
+from proxy.core.endpoints import ENDPOINTS, Endpoint, Kind, find
+from proxy.core.peek import Dialect
+
+POST, GET = ("POST",), ("GET", "HEAD")
+
+GENERATION = {
+    "/v1/chat/completions": Dialect.OPENAI_CHAT,
+    "/v1/completions": Dialect.OPENAI_COMPLETIONS,
+    "/v1/responses": Dialect.OPENAI_RESPONSES,
+    "/v1/messages": Dialect.ANTHROPIC,
+    "/generate": Dialect.GENERATE,
+    "/api/chat": Dialect.OLLAMA_CHAT,
+    "/api/generate": Dialect.OLLAMA_GENERATE,
+    "/invocations": Dialect.OPENAI_CHAT,
+}
+MODEL_POSTS = [
+    "/v1/embeddings",
+    "/v1/rerank",
+    "/v1/score",
+    "/v1/classify",
+    "/classify",
+    "/encode",
+    "/tokenize",
+    "/detokenize",
+    "/v1/tokenize",
+    "/v1/detokenize",
+    "/v1/messages/count_tokens",
+    "/v1/audio/transcriptions",
+    "/api/show",
+]
+MODEL_GETS = ["/v1/models", "/api/tags", "/model_info", "/get_model_info"]
+OWN = ["/livez", "/readyz", "/health", "/health_generate", "/ready", "/ping"]
+HOLD_THE_HEAD = {"/v1/chat/completions", "/v1/completions"}
+
+NOT_SERVED = [
+    "",
+    "/",
+    "*",
+    "v1/models",
+    # SGLang's administration
+    "/flush_cache",
+    "/update_weights",
+    "/update_weights_from_disk",
+    "/update_weights_from_tensor",
+    "/update_weights_from_distributed",
+    "/release_memory_occupation",
+    "/resume_memory_occupation",
+    "/pause_generation",
+    "/continue_generation",
+    "/load_lora_adapter",
+    "/unload_lora_adapter",
+    "/set_internal_state",
+    "/start_profile",
+    "/abort_request",
+    "/metrics",
+    "/docs",
+    "/openapi.json",
+    "/v1/files",
+    # another way to write what is served
+    "/v1/chat/completions/",
+    "/v1//chat/completions",
+    "//v1/chat/completions",
+    "/v1/chat/completions;a=b",
+    "/v1/chat/completions#top",
+    "/v1/chat/completions%00",
+    "/v1/chat/completions\0",
+    "/v1/chat%2Fcompletions",
+    "/v1/chat/%63ompletions",
+    "/V1/chat/completions",
+    "/v1/../v1/chat/completions",
+    "/v1/./chat/completions",
+    "/v1/chat/completions/..",
+    "/generate/../flush_cache",
+    "/livez/",
+    "/livez/../flush_cache",
+    "\\generate",
+    # below the two that take an id
+    "/v1/models/",
+    "/v1/models//",
+    "/v1/models//org",
+    "/v1/models/org/",
+    "/v1/models/org//model",
+    "/v1/models/.",
+    "/v1/models/..",
+    "/v1/models/...",
+    "/v1/models/../../flush_cache",
+    "/v1/models/a/../../../flush_cache",
+    "/v1/models/%2e%2e/%2e%2e/flush_cache",
+    "/v1/models/%2E%2E%2F%2E%2E%2Fflush_cache",
+    "/v1/models/%2F..%2Fflush_cache",
+    "/v1/models/%2F%2Forg",
+    "/v1/models/%2F",
+    "/v1/models/..%5Cflush_cache",
+    "/v1/models/%252e%252e/flush_cache",
+    "/v1/models/a;b",
+    "/v1/models/a%3Bb",
+    "/v1/models/a%00",
+    "/v1/models/a\0",
+    "/v1/models/a%0A",
+    "/v1/models/a\n",
+    "/v1/models/a%3Fb",
+    "/v1/models/a%23b",
+    "/v1/models/a%20b",
+    "/v1/models/%zz",
+    "/v1/models/%ff",
+    "/v1/modelsx",
+    "/v1/responses/",
+    "/v1/responses//",
+    "/v1/responses/..",
+    "/v1/responses/resp_1/",
+    "/v1/responses/resp_1/cancel/",
+    "/v1/responses/resp_1//cancel",
+    "/v1/responses/resp_1/cancel;a",
+    "/v1/responses/resp_1/input_items",
+    "/v1/responses/resp_1/../../flush_cache",
+    "/v1/responses//cancel",
+    "/v1/responses/resp%5F1",
+    "/v1/responses/resp.1",
+    "/v1/responses/resp_1\n",
+    "/v1/responses/%2e%2e/cancel",
+]
+
+
+@pytest.mark.parametrize(("path", "dialect"), GENERATION.items())
+def test_generation(path: str, dialect: Dialect) -> None:
+    """Routed by policy, POST only, read in its dialect."""
+    found = find(path.encode())
+
+    assert found is not None
+    assert (found.template, found.kind, found.methods) == (path, Kind.GENERATION, POST)
+    assert found.dialect is dialect
+    assert found.needs_key
+
+
+@pytest.mark.parametrize(
+    ("path", "template", "methods"),
+    [
+        ("/open_session", "/open_session", POST),
+        ("/close_session", "/close_session", POST),
+        ("/v1/responses/resp_0aZ-9", "/v1/responses/{id}", GET),
+        ("/v1/responses/resp_0aZ-9/cancel", "/v1/responses/{id}/cancel", POST),
+    ],
+)
+def test_what_lives_in_one_server(path: str, template: str, methods: tuple[str, ...]) -> None:
+    """Sessions and stored responses."""
+    found = find(path.encode())
+
+    assert found is not None
+    assert (found.template, found.kind, found.methods) == (template, Kind.STATE, methods)
+    assert found.dialect is None
+
+
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [*((path, POST) for path in MODEL_POSTS), *((path, GET) for path in MODEL_GETS)],
+)
+def test_model_paths(path: str, methods: tuple[str, ...]) -> None:
+    """Any server can answer them, and their bodies are not looked into."""
+    found = find(path.encode())
+
+    assert found is not None
+    assert (found.template, found.kind, found.methods) == (path, Kind.MODEL, methods)
+    assert found.dialect is None
+    assert found.needs_key
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "m",
+        "org/model",
+        "org%2Fmodel",
+        "org/model-7B_v0.1",
+        "org/model:tuned",
+        "a@b~c+d=e",
+        "%6d",
+        ".hidden",
+        "%2Fmodels%2Fllama",
+    ],
+)
+def test_one_model(name: str) -> None:
+    """By its id, which may hold slashes, begin with an encoded one, and be encoded altogether."""
+    found = find(b"/v1/models/" + name.encode())
+
+    assert found is not None
+    assert (found.template, found.kind, found.methods) == ("/v1/models/{id}", Kind.MODEL, GET)
+
+
+@pytest.mark.parametrize("path", OWN)
+def test_health_paths(path: str) -> None:
+    """Answered here, without a key, as a GET or a HEAD."""
+    found = find(path.encode())
+
+    assert found is not None
+    assert (found.template, found.kind, found.methods) == (path, Kind.OWN, GET)
+    assert not found.needs_key
+
+
+@pytest.mark.parametrize("path", NOT_SERVED)
+def test_everything_else_is_not_served(path: str) -> None:
+    """No administration, and no second spelling of anything."""
+    assert find(path.encode()) is None
+
+
+def test_every_row_was_looked_at() -> None:
+    """The tables above and the allow-list are the same paths, each once."""
+    with_ids = {"/v1/models/{id}", "/v1/responses/{id}", "/v1/responses/{id}/cancel"}
+    sessions = {"/open_session", "/close_session"}
+    listed = {*GENERATION, *MODEL_POSTS, *MODEL_GETS, *OWN, *with_ids, *sessions}
+
+    assert {row.template for row in ENDPOINTS} == listed
+    assert len(ENDPOINTS) == len(listed)
+
+
+@pytest.mark.parametrize("row", ENDPOINTS, ids=lambda row: str(row.template))
+def test_head_goes_where_get_goes(row: Endpoint) -> None:
+    """And nowhere else."""
+    assert ("HEAD" in row.methods) is ("GET" in row.methods)
+
+
+def test_heads_are_held_where_the_engine_holds_them() -> None:
+    """Only on chat and completions does the head come with the first event anyway."""
+    assert {row.template for row in ENDPOINTS if row.holds_head} == HOLD_THE_HEAD
+
+
+def test_anthropics_errors_on_anthropics_paths() -> None:
+    """On /v1/messages and below, and nowhere else."""
+    assert {row.template for row in ENDPOINTS if row.anthropic} == {
+        "/v1/messages",
+        "/v1/messages/count_tokens",
+    }

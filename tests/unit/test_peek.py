@@ -1,0 +1,480 @@
+"""Peeking: the fields that decide are found in every dialect, however oddly they are written."""
+
+import json
+
+import pytest
+
+from proxy.core import peek as module
+from proxy.core.eligibility import ROWS, Rule, Traits
+from proxy.core.peek import MAX_SEQUENCES, Dialect, peek
+
+CHAT = Dialect.OPENAI_CHAT
+COMPLETIONS = Dialect.OPENAI_COMPLETIONS
+RESPONSES = Dialect.OPENAI_RESPONSES
+ANTHROPIC = Dialect.ANTHROPIC
+GENERATE = Dialect.GENERATE
+OLLAMA = Dialect.OLLAMA_CHAT
+OLLAMA_GENERATE = Dialect.OLLAMA_GENERATE
+
+MESSAGES = [{"role": "user", "content": "hello"}]
+UNPARSED = Traits(
+    1,
+    stream=False,
+    max_tokens=None,
+    model=None,
+    prompt_tokens=None,
+    features=frozenset(),
+    parsed=False,
+)
+
+
+def look(body: object, dialect: Dialect = CHAT, *, estimate_prompt: bool = False) -> Traits:
+    """Peek at *body*, written as JSON unless it is bytes already."""
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return peek(raw, dialect, estimate_prompt=estimate_prompt)
+
+
+def features(body: object, dialect: Dialect = CHAT) -> set[Rule]:
+    """The rules that *body* triggers."""
+    return set(look(body, dialect).features)
+
+
+def test_an_ordinary_chat_request() -> None:
+    """All that is read of it, and nothing triggered."""
+    body = {"model": "tiny", "messages": MESSAGES, "stream": True, "max_tokens": 256, "n": 2}
+
+    assert look(body) == Traits(
+        sequences=2,
+        stream=True,
+        max_tokens=256,
+        model="tiny",
+        prompt_tokens=None,
+        features=frozenset(),
+        parsed=True,
+    )
+
+
+@pytest.mark.parametrize("field", sorted(ROWS))
+@pytest.mark.parametrize("dialect", list(Dialect))
+def test_every_field_of_the_table_is_read_in_every_dialect(dialect: Dialect, field: str) -> None:
+    """At the top of the body, and null triggers nothing."""
+    rule, _ = ROWS[field]
+
+    assert features({field: "x!"}, dialect) == {rule}
+    assert features({field: None}, dialect) == set()
+
+
+@pytest.mark.parametrize("field", sorted(ROWS))
+@pytest.mark.parametrize(
+    ("dialect", "place"),
+    [(GENERATE, "sampling_params"), (OLLAMA, "options"), (OLLAMA_GENERATE, "options")],
+)
+def test_every_field_is_read_among_the_sampling_fields(
+    dialect: Dialect, place: str, field: str
+) -> None:
+    """Where a dialect keeps them in an object of their own."""
+    rule, _ = ROWS[field]
+
+    assert features({place: {field: "x!"}}, dialect) == {rule}
+    assert features({place: {field: None}}, dialect) == set()
+
+
+def test_any_element_of_a_batch_triggers() -> None:
+    """/generate takes one set of sampling fields for each prompt."""
+    batch = [{"temperature": 0}, {"min_p": 0.2}, {"frequency_penalty": 1}]
+
+    assert features({"text": ["a"] * 3, "sampling_params": batch}, GENERATE) == {
+        Rule.MIN_P,
+        Rule.PENALTIES,
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "dialect", "rule"),
+    [
+        ({"text": {"format": {"type": "json_schema"}}}, RESPONSES, Rule.STRUCTURED_OUTPUT),
+        ({"include": ["message.output_text.logprobs"]}, RESPONSES, Rule.LOGPROBS),
+        ({"output_config": {"format": {"type": "json"}}}, ANTHROPIC, Rule.STRUCTURED_OUTPUT),
+        ({"tool_choice": {"type": "tool", "name": "f"}}, ANTHROPIC, Rule.STRUCTURED_OUTPUT),
+        ({"format": "json"}, OLLAMA, Rule.STRUCTURED_OUTPUT),
+        ({"options": {"repeat_penalty": 1.1}}, OLLAMA_GENERATE, Rule.PENALTIES),
+    ],
+)
+def test_what_only_one_dialect_has(body: object, dialect: Dialect, rule: Rule) -> None:
+    """Its own place for a format, its own word for a penalty."""
+    assert features(body, dialect) == {rule}
+
+
+def test_a_prompt_is_not_taken_for_a_format() -> None:
+    """`text` is the prompt on /generate and the format on /v1/responses."""
+    assert features({"text": "hello"}, GENERATE) == set()
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b'{"min_p": "0.1"}', {Rule.MIN_P}),
+        (b'{"min_p": true}', {Rule.MIN_P}),
+        (b'{"min_p": [0.1]}', {Rule.MIN_P}),
+        (b'{"min_p": {"a": 0}}', {Rule.MIN_P}),
+        (b'{"min_p": 1e999}', {Rule.MIN_P}),
+        (b'{"min_p": 1e-400}', set()),
+        (b'{"min_p": -0.0}', set()),
+        (b'{"min_p": "0"}', set()),
+        (b'{"min_p": false}', set()),
+        (b'{"min_p": NaN}', {Rule.MIN_P}),
+        (b'{"min_p": -Infinity}', {Rule.MIN_P}),
+        (b'{"temperature": NaN, "min_p": 0.1}', {Rule.MIN_P}),
+        (b'{"temperature": NaN, "min_p": 0}', set()),
+        (b'{"min_p": 0, "min_p": 0.1}', {Rule.MIN_P}),
+        (b'{"min_p": 0.1, "min_p": 0}', set()),
+        (rb'{"min\u005fp": 0.1}', {Rule.MIN_P}),
+        (b'\xef\xbb\xbf{"min_p": 0.1}', {Rule.MIN_P}),
+        ('{"min_p": 0.1}'.encode("utf-16"), {Rule.MIN_P}),
+        (b'{"user": "\\ud800", "min_p": 0.1}', {Rule.MIN_P}),
+        (b'{"min_p": "\\ud800"}', {Rule.MIN_P}),
+        (b'{"min_p": "\xff"}', {Rule.MIN_P}),
+        (b'{"user": "\xff", "min_p": 0.1}', {Rule.MIN_P}),
+        (b'{"MIN_P": 0.1}', set()),
+        (b'{"return_logprob": [false, null]}', set()),
+        (b'{"return_logprob": [false, true]}', {Rule.LOGPROBS}),
+        (b'{"stream": [1], "model": {}, "n": [], "min_p": 0.1}', {Rule.MIN_P}),
+        (b'{"stop": {"min_p": 0.1}, "metadata": {"store": true}}', set()),
+    ],
+)
+def test_an_odd_spelling_does_not_slip_through(body: bytes, expected: set[Rule]) -> None:
+    """Each is read as the engine's parser would, and in doubt against the request."""
+    assert features(body) == expected
+    assert look(body).parsed
+
+
+@pytest.mark.parametrize("sampling", ['{"min_p": NaN}', '[{"n": 1}, {"min_p": NaN}]'])
+def test_nan_among_the_sampling_fields(sampling: str) -> None:
+    """The fallback reads one level further down, too."""
+    body = f'{{"text": "a", "sampling_params": {sampling}}}'.encode()
+
+    assert features(body, GENERATE) == {Rule.MIN_P}
+
+
+def test_a_long_value_is_not_neutral() -> None:
+    """A schema is not decoded to see that it is one; nor is nonsense."""
+    schema = {"type": "json_schema", "json_schema": {"name": "s" * 5000}}
+
+    assert features({"response_format": schema}) == {Rule.STRUCTURED_OUTPUT}
+    assert features({"store": [False] * 1000}) == {Rule.STORED_STATE}
+
+
+def test_a_value_that_cannot_be_decoded_is_not_neutral() -> None:
+    """Raw tokens are not checked for UTF-8 when they are cut out."""
+    assert features(b'{"tool_choice": "\xff"}') == {Rule.STRUCTURED_OUTPUT}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"null", b"[]", b'"x"', b"3", b'{"min_p": 0.1', b"\xff\xfe\x00", b"[NaN]", b"NaN"],
+)
+@pytest.mark.parametrize("dialect", list(Dialect))
+def test_what_does_not_parse_has_no_features(body: bytes, dialect: Dialect) -> None:
+    """It is routed like any other request, and the engine answers."""
+    assert look(body, dialect) == UNPARSED
+
+
+def test_an_empty_object_parses() -> None:
+    """The engine will miss the messages; we do not."""
+    assert look(b" {} ").parsed
+
+
+@pytest.mark.parametrize("body", [b'{"a":' * 100_000, b'{"a":' + b"[" * 100_000])
+def test_deep_nesting_is_unpeeked(body: bytes) -> None:
+    """The engine's parser may go deeper than ours, so base is preferred."""
+    assert look(body) == Traits.unpeeked()
+
+
+def test_a_deep_value_of_a_field_that_decides() -> None:
+    """Too deep to be read at all."""
+    body = b'{"n": ' + b"[" * 2000 + b"]" * 2000 + b', "min_p": 0.1}'
+
+    assert look(body) == Traits.unpeeked()
+
+
+def test_the_standard_library_reads_up_to_its_bound() -> None:
+    """Beyond 1 MiB it would hold the event loop for too long."""
+
+    def padded(size: int) -> bytes:
+        head = b'{"min_p": 0.1, "temperature": NaN, "user": "'
+        return head + b"x" * (size - len(head) - 2) + b'"}'
+
+    assert features(padded(1 << 20)) == {Rule.MIN_P}
+    assert look(padded((1 << 20) + 1)) == Traits.unpeeked()
+
+
+def test_a_large_body_with_an_odd_field_is_read_all_the_same() -> None:
+    """Only what is not strictly JSON needs the standard library."""
+    body = {"user": "x" * (2 << 20), "min_p": 0.1, "return_logprob": [True]}
+
+    assert features(body) == {Rule.MIN_P, Rule.LOGPROBS}
+
+
+@pytest.mark.parametrize(
+    ("n", "sequences"),
+    [
+        (1, 1),
+        (4, 4),
+        ("4", 4),
+        (4.0, 4),
+        (True, 1),
+        (0, 1),
+        (-3, 1),
+        (None, 1),
+        ("x", 1),
+        ([], 1),
+        ({}, 1),
+        (1e300, MAX_SEQUENCES),
+        (10**400, MAX_SEQUENCES),
+        ("1e400", 1),
+        ("nan", 1),
+        (MAX_SEQUENCES + 1, MAX_SEQUENCES),
+    ],
+)
+@pytest.mark.parametrize("dialect", [CHAT, COMPLETIONS, GENERATE])
+def test_n_is_the_weight(dialect: Dialect, n: object, sequences: int) -> None:
+    """Read as leniently as the engine reads it, and clamped."""
+    body = {"sampling_params": {"n": n}} if dialect is GENERATE else {"n": n}
+
+    assert look(body, dialect).sequences == sequences
+
+
+@pytest.mark.parametrize(
+    ("body", "dialect", "sequences"),
+    [
+        ({"prompt": "a"}, COMPLETIONS, 1),
+        ({"prompt": ["a", "b", "c"]}, COMPLETIONS, 3),
+        ({"prompt": ['"', "\\", '\\"', "a\\\\", ","]}, COMPLETIONS, 5),
+        ({"prompt": [1, 2, 3]}, COMPLETIONS, 1),
+        ({"prompt": [[1, 2], [3]]}, COMPLETIONS, 2),
+        ({"prompt": []}, COMPLETIONS, 1),
+        ({"prompt": None}, COMPLETIONS, 1),
+        ({"prompt": ["a", "b"], "n": 3}, COMPLETIONS, 6),
+        ({"prompt": [""] * 5000}, COMPLETIONS, MAX_SEQUENCES),
+        ({"prompt": [""] * 3000, "n": 2}, COMPLETIONS, MAX_SEQUENCES),
+        ({"messages": MESSAGES * 3}, CHAT, 1),
+        ({"input": ["a", "b"]}, RESPONSES, 1),
+        ({"text": ["a", "b"], "sampling_params": [{"n": 2}, {"n": 2}]}, GENERATE, 4),
+        ({"text": ["a", "b"]}, GENERATE, 2),
+        ({"text": ["a", "b"], "sampling_params": None}, GENERATE, 2),
+        ({"text": ["a", "b"], "sampling_params": []}, GENERATE, 2),
+        ({"text": "a", "sampling_params": "x"}, GENERATE, 1),
+        ({"text": "a", "sampling_params": [1, None]}, GENERATE, 1),
+        ({"text": None, "input_ids": [[1], [2], [3]]}, GENERATE, 3),
+        ({"input_ids": [1, 2, 3]}, GENERATE, 1),
+        ({"input_embeds": [[0.1, 0.2], [0.3, 0.4]]}, GENERATE, 1),
+        ({"input_embeds": [[[0.1], [0.2]], [[0.3]]]}, GENERATE, 2),
+        ({"prompt": "a", "n": 4}, OLLAMA_GENERATE, 1),
+    ],
+)
+def test_prompts_are_counted(body: object, dialect: Dialect, sequences: int) -> None:
+    """A list of texts or of lists of ids is many, a list of ids one."""
+    assert look(body, dialect).sequences == sequences
+    compact = json.dumps(body, separators=(",", ":")).encode()
+    assert look(compact, dialect).sequences == sequences
+
+
+def test_a_batch_of_very_many_sampling_fields_is_unpeeked() -> None:
+    """Reading each would hold the event loop; no engine takes so many."""
+    few: object = {"sampling_params": [{}] * MAX_SEQUENCES}
+
+    assert look(few, GENERATE).parsed
+    assert look({"sampling_params": [{}] * (MAX_SEQUENCES + 1)}, GENERATE) == Traits.unpeeked()
+    assert look({"sampling_params": [1] * 300_000}, GENERATE) == Traits.unpeeked()
+
+
+@pytest.mark.parametrize(
+    ("body", "dialect", "limit"),
+    [
+        ({"max_tokens": 5}, CHAT, 5),
+        ({"max_completion_tokens": 7, "max_tokens": 5}, CHAT, 7),
+        ({"max_completion_tokens": 0, "max_tokens": 5}, CHAT, 5),
+        ({"max_completion_tokens": None, "max_tokens": "5"}, CHAT, 5),
+        ({"max_tokens": None}, CHAT, None),
+        ({"max_tokens": "x"}, CHAT, None),
+        ({"max_tokens": float("nan")}, CHAT, None),
+        ({"max_tokens": 10**400}, CHAT, 1 << 31),
+        ({"max_new_tokens": 5}, CHAT, None),
+        ({"max_tokens": 0}, COMPLETIONS, 0),
+        ({"max_output_tokens": 9}, RESPONSES, 9),
+        ({"max_tokens": 9}, RESPONSES, None),
+        ({"max_tokens": 9}, ANTHROPIC, 9),
+        ({"sampling_params": {"max_new_tokens": 0}}, GENERATE, 0),
+        ({"sampling_params": [{"max_new_tokens": 1}, {"max_new_tokens": 8}]}, GENERATE, 8),
+        ({"sampling_params": [{"max_new_tokens": 1}, {}]}, GENERATE, None),
+        ({"sampling_params": []}, GENERATE, None),
+        ({"max_new_tokens": 1}, GENERATE, None),
+        ({"options": {"num_predict": 3}}, OLLAMA, 3),
+        ({"options": {"num_predict": -1}}, OLLAMA, None),
+        ({"num_predict": 3}, OLLAMA_GENERATE, None),
+    ],
+)
+def test_the_limit_on_new_tokens(body: object, dialect: Dialect, limit: int | None) -> None:
+    """Each dialect has its own word; of a batch the largest counts."""
+    assert look(body, dialect).max_tokens == limit
+
+
+@pytest.mark.parametrize(
+    ("body", "dialect", "stream"),
+    [
+        ({}, CHAT, False),
+        ({"stream": True}, CHAT, True),
+        ({"stream": "yes"}, CHAT, True),
+        ({"stream": 1}, GENERATE, True),
+        ({"stream": False}, CHAT, False),
+        ({"stream": None}, ANTHROPIC, False),
+        ({"stream": [1], "n": 1}, CHAT, False),
+        ({}, OLLAMA, True),
+        ({"stream": False}, OLLAMA, False),
+        ({"stream": None}, OLLAMA_GENERATE, True),
+        ({"stream": None, "store": [None]}, OLLAMA_GENERATE, True),
+    ],
+)
+def test_whether_it_streams(body: object, dialect: Dialect, *, stream: bool) -> None:
+    """Ollama streams unless it is told not to."""
+    assert look(body, dialect).stream is stream
+
+
+@pytest.mark.parametrize(
+    ("model", "seen"),
+    [
+        ("tiny:sql", "tiny:sql"),
+        ("m" * 256, "m" * 256),
+        ("m" * 257, None),
+        (None, None),
+        (3, None),
+        (["tiny"], None),
+        ("", ""),
+    ],
+)
+def test_the_model_is_kept_if_it_is_short(model: object, seen: str | None) -> None:
+    """Only to find an adapter's name in it."""
+    assert look({"model": model}).model == seen
+
+
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 100_000}}
+TEXT = "The quick brown fox jumps over the lazy dog. " * 40
+
+
+@pytest.mark.parametrize(
+    ("body", "dialect", "text"),
+    [
+        ({"messages": [{"role": "user", "content": TEXT}]}, CHAT, TEXT),
+        ({"messages": [{"role": "user", "content": "hello world"}]}, CHAT, "hello world"),
+        (
+            {"messages": [{"role": "user", "content": [PICTURE, {"type": "text", "text": TEXT}]}]},
+            CHAT,
+            TEXT,
+        ),
+        ({"messages": [{"content": TEXT}, {"content": None}, {"content": TEXT}]}, CHAT, TEXT * 2),
+        ({"messages": [{"content": "äöü" * 200}]}, CHAT, "äöü" * 200),
+        ({"messages": [{"content": "文字" * 200}]}, CHAT, "文字" * 200),
+        ({"messages": [{"content": "🙂" * 200}]}, CHAT, "🙂" * 200),
+        ({"messages": [{"content": 'say "\n" \\ \\u0041' * 90}]}, CHAT, 'say "\n" \\ \\u0041' * 90),
+        ({"messages": [{"content": ""}]}, CHAT, ""),
+        ({"prompt": TEXT}, COMPLETIONS, TEXT),
+        ({"prompt": [TEXT, TEXT]}, COMPLETIONS, TEXT),
+        ({"prompt": ["four", "text", "here"]}, COMPLETIONS, "four"),
+        ({"prompt": [7] * 100}, COMPLETIONS, "four" * 100),
+        ({"prompt": [[7] * 100, [7] * 100]}, COMPLETIONS, "four" * 100),
+        ({"input": TEXT, "instructions": TEXT}, RESPONSES, TEXT * 2),
+        (
+            {
+                "input": [
+                    {"role": "user", "content": [{"type": "input_text", "text": TEXT}]},
+                    {"type": "function_call_output", "output": TEXT},
+                ]
+            },
+            RESPONSES,
+            TEXT * 2,
+        ),
+        (
+            {
+                "system": TEXT,
+                "messages": [
+                    {
+                        "content": [
+                            {"type": "tool_result", "content": [{"type": "text", "text": TEXT}]},
+                            {"type": "image", "source": {"type": "base64", "data": "A" * 100_000}},
+                        ]
+                    }
+                ],
+            },
+            ANTHROPIC,
+            TEXT * 2,
+        ),
+        ({"text": TEXT, "image_data": "A" * 100_000}, GENERATE, TEXT),
+        ({"input_ids": [7] * 100}, GENERATE, "four" * 100),
+        ({"input_embeds": [[0.5] * 100]}, GENERATE, ""),
+        ({"messages": [{"content": TEXT, "images": ["A" * 100_000]}]}, OLLAMA, TEXT),
+        ({"prompt": TEXT, "system": TEXT}, OLLAMA_GENERATE, TEXT * 2),
+        ({"messages": ["x"]}, CHAT, "x"),
+        ({"messages": 3}, CHAT, ""),
+        ({"messages": [{"content": TEXT}, 3]}, CHAT, ""),
+    ],
+)
+def test_the_prompt_is_estimated_from_its_text(body: object, dialect: Dialect, text: str) -> None:
+    """Bytes / 4, within half; escaped or not; pictures weigh nothing."""
+    exact = len(text.encode()) / 4
+    for ascii_only in (True, False):
+        raw = json.dumps(body, ensure_ascii=ascii_only).encode()
+        found = look(raw, dialect, estimate_prompt=True).prompt_tokens
+
+        assert found is not None
+        assert 0.5 * exact - 1 <= found <= 1.5 * exact
+
+
+def test_tools_weigh_as_they_are_written() -> None:
+    """A chat template writes their JSON into the prompt."""
+    tools = [{"type": "function", "function": {"name": "f", "description": TEXT}}]
+    size = len(json.dumps(tools))
+
+    assert look({"tools": tools}, estimate_prompt=True).prompt_tokens == size // 4
+
+
+def test_tool_calls_weigh_as_they_are_written() -> None:
+    """They are a part of the prompt when the conversation goes on."""
+    calls = [{"function": {"name": "f", "arguments": "{}"}}]
+    body = {"messages": [{"role": "assistant", "content": None, "tool_calls": calls}]}
+
+    assert look(body, estimate_prompt=True).prompt_tokens == len(json.dumps(calls)) // 4
+
+
+def test_very_many_parts_are_weighed_whole() -> None:
+    """Looking into each would hold the event loop."""
+    messages = [{"content": "word"}] * 20_000
+
+    found = look({"messages": messages}, estimate_prompt=True).prompt_tokens
+    assert found == len(json.dumps(messages)) // 4
+
+
+def test_parts_are_looked_into_to_a_depth() -> None:
+    """No prompt nests its text deeper than a tool's result."""
+    deep: object = TEXT
+    for _ in range(6):
+        deep = [{"content": deep}]
+
+    assert look({"messages": deep}, estimate_prompt=True).prompt_tokens == 0
+
+
+def test_an_estimate_is_made_only_if_asked_for() -> None:
+    """It costs more than all the rest."""
+    assert look({"messages": MESSAGES}).prompt_tokens is None
+
+
+def test_nothing_of_the_body_is_kept() -> None:
+    """No trait is a view into it."""
+    traits = look({"model": "tiny", "messages": MESSAGES, "response_format": {"type": "x"}})
+
+    kinds = {type(value) for value in traits}
+    assert kinds <= {int, bool, str, frozenset, type(None)}
+
+
+def test_every_dialect_has_a_shape() -> None:
+    """A new dialect cannot be forgotten."""
+    assert set(module._SHAPES) == set(Dialect)

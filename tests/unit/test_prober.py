@@ -1,0 +1,449 @@
+"""The prober: what it asks, when, and what it tells the dispatcher. No socket and no waiting."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import httpx2
+import pytest
+
+from proxy.control.engine import Load
+from proxy.control.prober import Prober, ProbeRules
+from proxy.core.dispatch import Dispatcher, Evidence, Settings
+from proxy.core.eligibility import Eligibility, Rule, Rules, Verdict
+from proxy.core.health import HealthRules
+from proxy.core.modes import Thresholds
+from proxy.core.route import Need
+from proxy.core.words import AdminState, EjectionCause, Health, UpstreamName
+from proxy.errors import Refusal
+
+SPEC, BASE = UpstreamName.SPEC, UpstreamName.BASE
+BOUNDS = {Rule.SHORT_OUTPUT_TOKENS, Rule.MAX_SPEC_PROMPT_TOKENS}
+SETTINGS = Settings(
+    thresholds=Thresholds(
+        crossover=4.0,
+        gate_factor=0.25,
+        count_window=10.0,
+        return_dwell=10.0,
+        flap_limit=6,
+        flap_window=60.0,
+        flap_hold=60.0,
+    ),
+    health=HealthRules(fall=3, rise=2, passive_failures=5, ejection=5.0),
+    rules=Rules(
+        verdicts={rule: Verdict.ANY for rule in Rule if rule not in BOUNDS},
+        short_output_tokens=1,
+        max_spec_prompt_tokens=0,
+    ),
+    spec_cap=None,
+    base_cap=0,
+    max_in_flight=2048,
+    queue_size=8,
+    queue_timeout=30.0,
+    wait_for_upstream=10.0,
+)
+RULES = ProbeRules(path="/ready", interval=2.0, timeout=5.0)
+INFO = {"speculative_algorithm": "EAGLE3", "served_model_name": "tiny"}
+LOADS = {"loads": [{"num_running_reqs": 3, "num_waiting_reqs": 0}]}
+
+
+class Told(NamedTuple):
+    """What the observer was told of health."""
+
+    health: Health
+    cause: EjectionCause | None
+    detail: str
+
+
+class Watcher:
+    """An observer that keeps what it is told of health."""
+
+    def __init__(self) -> None:
+        self.told: list[Told] = []
+
+    def nothing(self, *_: object, **__: object) -> None:
+        """Told of what is of no interest here."""
+
+    started = decided = retried = ended = switched = wanted = nothing
+
+    def health_changed(
+        self, upstream: UpstreamName, health: Health, cause: EjectionCause | None, detail: str
+    ) -> None:
+        """Keep it."""
+        assert upstream is SPEC
+        self.told.append(Told(health, cause, detail))
+
+
+class OverError(BaseException):
+    """The scene is over."""
+
+
+@dataclass
+class Scene:
+    """A prober of spec, its engine, and a clock that moves only when the prober sleeps."""
+
+    rules: ProbeRules = RULES
+    routes: dict[str, Callable[[], httpx2.Response]] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    slept: list[float] = field(default_factory=list)
+    now: float = 1000.0
+    between: Callable[[], None] = lambda: None
+
+    def __post_init__(self) -> None:
+        self.watcher = Watcher()
+        self.dispatcher = Dispatcher(SETTINGS, self.watcher, now=self.now)
+        self.client = httpx2.AsyncClient(
+            base_url="http://engine:1", transport=httpx2.MockTransport(self.handle)
+        )
+        self.prober = Prober(
+            SPEC,
+            self.client,
+            self.dispatcher,
+            self.rules,
+            clock=lambda: self.now,
+            sleep=self.sleep,
+        )
+        self.rounds = 0
+        self.says("/ready", httpx2.Response(200))
+        self.says("/server_info", httpx2.Response(200, json=INFO))
+        self.says("/v1/models", httpx2.Response(200, json={"data": [{"id": "tiny"}]}))
+        self.says("/v1/loads", httpx2.Response(200, json=LOADS))
+
+    def says(self, path: str, response: httpx2.Response) -> None:
+        """The engine answers `response` at `path` from now on."""
+        body = response.read()
+        self.routes[path] = lambda: httpx2.Response(response.status_code, content=body)
+
+    def breaks(self, path: str, error: Exception) -> None:
+        """Asking for `path` raises `error` from now on."""
+
+        def fail() -> httpx2.Response:
+            raise error
+
+        self.routes[path] = fail
+
+    def handle(self, request: httpx2.Request) -> httpx2.Response:
+        """The engine; a question that is not cheap fails the test."""
+        assert request.method == "GET"
+        self.asked.append(request.url.path)
+        return self.routes.get(request.url.path, lambda: httpx2.Response(404))()
+
+    async def sleep(self, seconds: float) -> None:
+        """Let the clock move, and end the scene after its rounds."""
+        self.slept.append(seconds)
+        self.now += seconds
+        self.rounds -= 1
+        if self.rounds == 0:
+            raise OverError
+        self.between()
+
+    async def run(self, rounds: int = 1) -> None:
+        """Probe that many times; the client is closed after it."""
+        self.rounds = rounds
+        with pytest.raises(OverError):
+            await self.prober.run()
+
+    @property
+    def health(self) -> Health:
+        """What the dispatcher makes of it."""
+        return self.dispatcher.spec.health.state
+
+
+# When ------------------------------------------------------------------------------------------
+
+
+async def test_the_first_probe_is_at_once() -> None:
+    """A server that is there at the start is usable after one good probe."""
+    scene = Scene()
+
+    await scene.run()
+
+    assert scene.health is Health.HEALTHY
+    assert scene.asked == ["/ready", "/server_info", "/v1/models", "/v1/loads"]
+    assert scene.slept == [2.0]
+    assert scene.client.is_closed
+
+
+async def test_the_interval_is_from_start_to_start() -> None:
+    """What a probe takes is taken off the pause; a probe longer than that is followed at once."""
+    scene = Scene()
+
+    def slow() -> httpx2.Response:
+        scene.now += 0.5 if not scene.slept else 4.0
+        return httpx2.Response(200)
+
+    scene.routes["/ready"] = slow
+    await scene.run(2)
+
+    assert scene.slept == [1.5, 0.0]
+
+
+async def test_what_is_healthy_is_not_asked_who_it_is() -> None:
+    """The identity goes through the engine's scheduler, so it is not read for nothing."""
+    scene = Scene()
+
+    await scene.run(3)
+
+    assert scene.asked.count("/server_info") == 1
+    assert scene.asked.count("/ready") == scene.asked.count("/v1/loads") == 3
+
+
+async def test_maintenance_is_left_in_peace() -> None:
+    """An upstream in maint is not probed; put back, it is."""
+    scene = Scene()
+    scene.prober.findings.fault = "old"
+    scene.dispatcher.set_admin_state(SPEC, AdminState.MAINT, scene.now)
+
+    def put_back() -> None:
+        assert scene.asked == []
+        assert scene.prober.findings.fault is None
+        scene.dispatcher.set_admin_state(SPEC, AdminState.READY, scene.now)
+
+    scene.between = put_back
+    await scene.run(2)
+
+    assert scene.asked.count("/ready") == 1
+
+
+async def test_a_draining_upstream_is_still_probed() -> None:
+    """Drain takes nothing new, and says nothing about health."""
+    scene = Scene()
+    scene.dispatcher.set_admin_state(SPEC, AdminState.DRAIN, scene.now)
+
+    await scene.run()
+
+    assert scene.health is Health.HEALTHY
+
+
+# What it hears ---------------------------------------------------------------------------------
+
+
+async def test_three_failed_probes_eject() -> None:
+    """`fall` in a row, and the operator reads what the last one heard."""
+    scene = Scene()
+    scene.between = lambda: scene.says("/ready", httpx2.Response(503))
+
+    await scene.run(4)
+
+    assert scene.watcher.told == [
+        Told(Health.HEALTHY, None, ""),
+        Told(Health.EJECTED, EjectionCause.PROBE, "http://engine:1/ready answers 503"),
+    ]
+    assert scene.prober.findings.fault == "http://engine:1/ready answers 503"
+
+
+async def test_a_rise_takes_two_good_probes_and_each_asks_who_it_is() -> None:
+    """What comes back may be another server, so its identity is read while it is not healthy."""
+    scene = Scene()
+    script = {5: 503, 4: 503, 3: 503, 2: 200, 1: 200}
+    scene.between = lambda: scene.says("/ready", httpx2.Response(script[scene.rounds]))
+
+    await scene.run(6)
+
+    assert scene.health is Health.HEALTHY
+    assert scene.asked.count("/server_info") == 3
+    assert scene.prober.findings.fault is None
+
+
+async def test_an_identity_that_cannot_be_read_fails_the_probe() -> None:
+    """Else the server would be trusted to be what it did not say."""
+    scene = Scene()
+    scene.says("/server_info", httpx2.Response(500))
+
+    await scene.run()
+
+    assert scene.health is Health.EJECTED
+    assert scene.prober.findings.fault == "http://engine:1/server_info answers 500"
+    assert scene.asked == ["/ready", "/server_info"]
+
+
+async def test_a_swapped_server_is_misconfigured() -> None:
+    """A server at spec without a speculative algorithm takes no request, and says why."""
+    scene = Scene()
+    scene.says("/server_info", httpx2.Response(200, json={"speculative_algorithm": None}))
+
+    await scene.run(2)
+
+    (told,) = scene.watcher.told
+    assert told.cause is EjectionCause.MISCONFIGURED
+    assert "swapped" in told.detail
+
+
+async def test_a_server_that_does_not_say_what_it_is_is_warned_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is trusted; that must be said, and need not be said again at each rise."""
+    scene = Scene()
+    scene.says("/server_info", httpx2.Response(404))
+    script = {5: 503, 4: 503, 3: 503, 2: 200, 1: 200}
+    scene.between = lambda: scene.says("/ready", httpx2.Response(script[scene.rounds]))
+
+    await scene.run(6)
+
+    assert scene.health is Health.HEALTHY
+    assert scene.asked.count("/get_server_info") == 3
+    assert caplog.text.count("spec has no /server_info") == 1
+
+
+@pytest.mark.parametrize("path", ["/ready", "/server_info", "/v1/loads"])
+async def test_an_answer_has_a_deadline(path: str) -> None:
+    """A server that accepts and is silent is a failed probe; silent about its load it is not."""
+    scene = Scene(rules=ProbeRules(path="/ready", interval=2.0, timeout=0.05))
+    never = asyncio.Event()
+    answer = scene.handle
+
+    async def handle(request: httpx2.Request) -> httpx2.Response:
+        if request.url.path == path:
+            await never.wait()
+        return answer(request)
+
+    scene.client._transport = httpx2.MockTransport(handle)
+    await scene.run()
+
+    late = None if path == "/v1/loads" else "spec did not answer its probe within 0.05 s"
+    assert scene.prober.findings.fault == late
+    assert scene.prober.findings.reading is None
+
+
+async def test_a_fault_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A wrong address is said once, not every two seconds; a new fault is said again."""
+    scene = Scene()
+    scene.breaks("/ready", httpx2.ConnectError("refused"))
+
+    def change() -> None:
+        if scene.rounds == 1:
+            scene.says("/ready", httpx2.Response(503))
+
+    scene.between = change
+
+    await scene.run(4)
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "probe of spec failed: http://engine:1/ready could not be read (ConnectError: refused)",
+        "probe of spec failed: http://engine:1/ready answers 503",
+    ]
+
+
+# Load ------------------------------------------------------------------------------------------
+
+
+async def test_the_load_is_kept_with_its_time() -> None:
+    """Metrics and state read it, and can tell how old it is."""
+    scene = Scene()
+
+    await scene.run()
+
+    reading = scene.prober.findings.reading
+    assert reading is not None
+    assert reading.load == Load(running=3, waiting=0)
+    assert (reading.at, reading.stale_after) == (1000.0, 6.0)
+
+
+async def test_a_load_that_cannot_be_read_is_no_failed_probe() -> None:
+    """Health is whether requests are served; the last reading stays, and goes stale."""
+    scene = Scene()
+    scene.between = lambda: scene.says("/v1/loads", httpx2.Response(404))
+
+    await scene.run(6)
+
+    assert scene.health is Health.HEALTHY
+    reading = scene.prober.findings.reading
+    assert reading is not None
+    assert reading.at == 1000.0
+    assert not reading.fresh(scene.now)
+
+
+async def test_an_ejected_upstream_is_not_asked_for_its_load() -> None:
+    """There is nothing to know, and a server that is starting has other work."""
+    scene = Scene()
+    scene.says("/ready", httpx2.Response(503))
+
+    await scene.run(2)
+
+    assert "/v1/loads" not in scene.asked
+
+
+async def test_probation_is_asked_for_its_load() -> None:
+    """It may serve, so its load is of interest."""
+    scene = Scene()
+    need = Need(1, Eligibility(Verdict.ANY, None), override=SPEC)
+
+    def fail_requests() -> None:
+        if scene.rounds == 2:
+            for _ in range(5):
+                place = scene.dispatcher.arrive(need, Nobody(), scene.now)
+                assert not isinstance(place, Refusal)
+                assert isinstance(place, tuple)
+                scene.dispatcher.end(place.lease, Evidence.BAD, scene.now)
+        else:
+            scene.now += 10.0
+            scene.dispatcher.tick(scene.now)
+
+    scene.between = fail_requests
+    await scene.run(3)
+
+    assert scene.health is Health.PROBATION
+    assert scene.asked.count("/v1/loads") == 2
+
+
+class Nobody:
+    """A waiter that is never told anything."""
+
+    def placed(self, place: object) -> None:
+        """Fail."""
+        raise AssertionError(place)
+
+    def refused(self, refusal: Refusal) -> None:
+        """Fail."""
+        raise AssertionError(refusal)
+
+
+# Never -----------------------------------------------------------------------------------------
+
+
+async def test_no_probe_generates(caplog: pytest.LogCaptureFixture) -> None:
+    """SGLang's /health makes a token and takes a second; nothing here asks for it."""
+    scene = Scene()
+    scene.says("/ready", httpx2.Response(404))
+    with caplog.at_level(logging.DEBUG, "proxy"):
+        await scene.run(4)
+
+    assert set(scene.asked) == {"/ready", "/server_info", "/v1/models", "/v1/loads"}
+
+
+async def test_what_nobody_foresaw_is_logged_and_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A fault of ours in a probe is a failed probe; the next one is made all the same."""
+    scene = Scene()
+    scene.breaks("/ready", ZeroDivisionError("ours"))
+    scene.between = lambda: scene.says("/ready", httpx2.Response(200))
+
+    await scene.run(2)
+
+    assert "ZeroDivisionError" in caplog.text
+    assert "failed within specswitch" in caplog.text
+    assert scene.health is Health.HEALTHY
+
+
+async def test_cancelling_ends_it_and_closes_the_client() -> None:
+    """A prober ends when it is told to, in the middle of a question too."""
+    scene = Scene()
+    asked, never = asyncio.Event(), asyncio.Event()
+
+    async def handle(request: httpx2.Request) -> httpx2.Response:
+        asked.set()
+        await never.wait()
+        return httpx2.Response(200)
+
+    scene.client._transport = httpx2.MockTransport(handle)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(scene.prober.run())
+        await asked.wait()
+        task.cancel()
+
+    assert task.cancelled()
+    assert scene.client.is_closed
+    assert scene.watcher.told == []
