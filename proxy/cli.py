@@ -4,7 +4,6 @@ Exit codes: 0 done; 1 the command ran and failed (`serve`: an address is taken, 
 at shutdown); 2 wrong usage or configuration.
 """
 
-import asyncio
 import os
 import sys
 from collections.abc import Callable, Coroutine
@@ -77,9 +76,9 @@ _PATHS = {
 
 @main.command()
 @_config_options
-@click.option("--check", is_flag=True, help="Check the configuration and exit: 0, or 2 with errors.")
+@click.option("--check", is_flag=True, help="Check the configuration and exit: 0, or 2 if bad.")
 def serve(file: Path | None, *, check: bool, **flags: object) -> None:
-    """Serve: the proxy in front of two running servers.
+    r"""Serve: the proxy in front of two running servers.
 
     Flags win over the environment (SPECSWITCH_<SECTION>_<KEY>), which wins over the file, which
     wins over the defaults; docs/configuration.md has every key.

@@ -45,7 +45,7 @@ class EngineError(SpecswitchError):
     """A server did not answer, or not with what SGLang answers; the message says which."""
 
 
-class Refusal(SpecswitchError):
+class Refusal(SpecswitchError):  # noqa: N818 - an answer first; most are nobody's error
     """An answer of our own; the message is for the client and says why, with counts."""
 
     status: ClassVar[int]

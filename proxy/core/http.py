@@ -67,6 +67,11 @@ def header(headers: Headers, wanted: bytes) -> bytes | None:
     return None
 
 
+def transfer_codings(headers: Headers) -> list[bytes]:
+    """The values of every Transfer-Encoding header, lower case."""
+    return [v.strip().lower() for n, v in headers if n.lower() == b"transfer-encoding"]
+
+
 def head_fault(method: str, target: bytes, version: str, headers: Headers) -> str | None:
     """Why this request head is not accepted, None if it is.
 
@@ -95,8 +100,7 @@ def _framing_fault(version: str, headers: Headers) -> str | None:
         return None
     if lengths or version == "1.0":
         return "Transfer-Encoding cannot stand beside Content-Length or in HTTP/1.0"
-    codings = [value for name, value in headers if name.lower() == b"transfer-encoding"]
-    if [coding.strip().lower() for coding in codings] != [b"chunked"]:
+    if transfer_codings(headers) != [b"chunked"]:
         return "chunked is the only transfer coding"
     return None
 

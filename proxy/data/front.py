@@ -1,4 +1,4 @@
-"""What all client connections share: the pair, the pools, the limits, and what they hold together."""
+"""What all client connections share: the pair, the pools, the limits, what is held together."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

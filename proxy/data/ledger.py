@@ -13,7 +13,7 @@ from proxy.errors import Refusal
 MAX_NOTED_BYTES = 65536
 """A plain JSON answer is kept up to this size until its end, to read its usage; ample for text."""
 
-PLAIN = Traits(1, False, None, None, None, frozenset(), True)  # noqa: FBT003
+PLAIN = Traits(1, False, None, None, None, frozenset(), True)
 """Of a body that is not read."""
 
 OTHER = "other"

@@ -209,7 +209,7 @@ class Relay:
         for command in self.exchange.process(event, now):
             self._do(command, now)
 
-    def _do(self, command: ex.Command, now: float) -> None:  # noqa: C901 - one arm a command
+    def _do(self, command: ex.Command, now: float) -> None:  # noqa: C901, PLR0912 - an arm each
         match command:
             case ex.Ask():
                 self._ask(now)

@@ -11,7 +11,7 @@ from typing import Protocol, cast
 
 import httptools
 
-from proxy.core.http import header
+from proxy.core.http import header, transfer_codings
 from proxy.core.words import UpstreamName
 
 
@@ -146,11 +146,11 @@ class EngineConnection(asyncio.Protocol):
     def eof_received(self) -> bool | None:
         """The engine has closed its side; for some answers that is the end."""
         sink = self._sink
-        if sink is not None and self._head_told and self._head is not None:
-            if self._head.until_close and self._fault is None:
-                self._sink = None
-                sink.engine_ended(reusable=False)
-                sink.engine_flush()
+        told = self._head if self._head_told and self._fault is None else None
+        if sink is not None and told is not None and told.until_close:
+            self._sink = None
+            sink.engine_ended(reusable=False)
+            sink.engine_flush()
         return None
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -182,8 +182,7 @@ class EngineConnection(asyncio.Protocol):
             self._keeps_alive = False  # a second answer to one request
         elif status >= 200:  # noqa: PLR2004
             self._head = ResponseHead(status, self._phrase, self._headers)
-            codings = [v.strip().lower() for n, v in self._headers if n.lower() == b"transfer-encoding"]
-            if codings not in ([], [b"chunked"]):
+            if transfer_codings(self._headers) not in ([], [b"chunked"]):
                 self._fault = "its transfer coding is not plain chunked"
         self._phrase = b""
         self._headers = []

@@ -5,7 +5,7 @@ import json
 import socket
 import struct
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, cast
 
 
 @dataclass
@@ -61,6 +61,14 @@ class RawClient:
     def half_close(self) -> None:
         """Send FIN and go on reading."""
         self.writer.write_eof()
+
+    def stop_reading(self) -> None:
+        """Take no byte from the socket."""
+        cast("asyncio.Transport", self.writer.transport).pause_reading()
+
+    def read_on(self) -> None:
+        """Take bytes again."""
+        cast("asyncio.Transport", self.writer.transport).resume_reading()
 
     def close(self) -> None:
         """Leave."""
@@ -124,9 +132,7 @@ class RawClient:
             return Response(status, headers, b"".join(chunks), chunks, complete=False)
         return Response(status, headers, b"".join(chunks), chunks, complete=True)
 
-    async def _counted(
-        self, status: int, headers: list[tuple[str, str]], length: int
-    ) -> Response:
+    async def _counted(self, status: int, headers: list[tuple[str, str]], length: int) -> Response:
         async with asyncio.timeout(10):
             try:
                 body = await self.reader.readexactly(length)

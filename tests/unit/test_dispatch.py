@@ -103,7 +103,7 @@ def test_after_the_burst_new_requests_return_to_spec() -> None:
 
 
 def test_load_that_lasted_keeps_the_mode_on_base() -> None:
-    """The return asks for a low average: after thirty busy seconds a moment's calm is not enough."""
+    """The return asks for a low average: after thirty busy seconds a calm one is not enough."""
     pair = Pair()
     places = pair.fill(need(), 6)
     pair.later(30.0)

@@ -15,6 +15,7 @@ from proxy.control.engine import (
     MAX_ANSWER_BYTES,
     Load,
     Reading,
+    _trust,
     check_ready,
     connect,
     read_identity,
@@ -438,6 +439,13 @@ async def test_an_authority_of_ones_own(tmp_path_factory: pytest.TempPathFactory
     path.write_text("not a certificate")
     with pytest.raises(ssl.SSLError):
         connect("https://engine:1", api_key=None, ca_file=path, timeout=5.0)
+
+
+@pytest.mark.parametrize("url", ["https://engine:1", "HTTPS://engine:1"])
+def test_tls_is_always_verified(url: str) -> None:
+    """However it is written; only where there is no TLS is nobody asked."""
+    assert _trust(url, None) is True
+    assert _trust("http://engine:1", None) is False
 
 
 async def test_no_reading_writes_a_log(caplog: pytest.LogCaptureFixture) -> None:

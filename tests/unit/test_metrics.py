@@ -147,6 +147,7 @@ def test_the_text_is_that_of_prometheus() -> None:
     body, content_type = Scene().metrics.render()
 
     assert content_type == "text/plain; version=0.0.4; charset=utf-8"
+    assert b"_created" not in body  # the library would add one to every series
     families = list(text_string_to_metric_families(body.decode()))
     names = [family.name for family in families]
     assert len(names) == len(set(names)) > 30
@@ -284,6 +285,7 @@ def test_decisions_retries_switches_and_ejections_are_counted() -> None:
     scene.metrics.retried(RetryCause.CONNECT)
     scene.metrics.switched(Switch(BASE, SwitchReason.IN_FLIGHT, 1.0, 5))
     scene.metrics.health_changed(SPEC, Health.EJECTED, EjectionCause.PROBE, "gone")
+    scene.metrics.health_changed(SPEC, Health.PROBATION, EjectionCause.PROBE, "")
     scene.metrics.health_changed(SPEC, Health.HEALTHY, None, "")
     scene.metrics.lagged(0.003)
 
