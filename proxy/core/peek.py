@@ -113,7 +113,7 @@ def _open(body: bytes, shape: "_Shape") -> "_Body":
     found: _Body
     try:
         found = shape.usual.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         found = _open_odd(body, shape)
     return found
 
@@ -125,7 +125,7 @@ def _open_odd(body: bytes, shape: "_Shape") -> "_Body":
         found = shape.odd.decode(body)
     except msgspec.ValidationError as error:
         raise ValueError("not an object") from error
-    except (msgspec.DecodeError, RecursionError):
+    except msgspec.DecodeError:
         # NaN, Infinity, a byte order mark, UTF-16, half a surrogate pair: some parsers take these.
         found = shape.kind(**_reread(body, shape.spelling))
     return found
@@ -169,7 +169,7 @@ def _value(field: "_Field") -> object:
         return _ODD
     try:
         value: object = msgspec.json.decode(token)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return _ODD
     return value
 
@@ -183,7 +183,7 @@ def _whole(field: "_Field") -> int | None:
 
 
 def _count(field: "_Field") -> int:
-    return 1 if field is None else min(max(_whole(field) or 1, 1), MAX_SEQUENCES)
+    return 1 if field is None else max(_whole(field) or 1, 1)
 
 
 def _limit(body: "_Body") -> int | None:
@@ -228,9 +228,9 @@ def _elements(text: bytes) -> list[bytes]:
 def _prompts(body: "_Body") -> int:
     raw = _prompt(body)
     if raw is not None:
-        return min(max(_listed(raw), 1), MAX_SEQUENCES)
+        return _listed(raw)
     if body.embeddings is not None and _BATCHED_EMBEDDINGS.match(body.embeddings):
-        return min(bytes(body.embeddings).count(b"[["), MAX_SEQUENCES)
+        return bytes(body.embeddings).count(b"[[")
     return 1
 
 

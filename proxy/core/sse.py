@@ -34,8 +34,8 @@ _RUNNING: Final = b'"finish_reason":null'
 _LINES_OF_ONE_EVENT: Final = 2  # its data and the blank one, so two line ends
 _LF: Final = ord("\n")
 _CR: Final = ord("\r")
-# The quick paths search with `rfind`, or `in` with a number: `in` with bytes tries first whether
-# they are a number, at three times the cost, and `find` meets more bytes that look like a match.
+# The quick paths search with `find` and `rfind`: `in` with bytes tries first whether they are a
+# number, at three times the cost. `rfind` is a quarter cheaper than `find` on these events.
 
 _ENDS: Final = frozenset(
     {b"message_stop", b"response.completed", b"response.incomplete", b"response.failed"}
@@ -178,7 +178,7 @@ def _reported(event: _Event) -> tuple[int | None, int | None]:
 
 
 def _last_number(pattern: re.Pattern[bytes], text: bytes) -> int | None:
-    found = pattern.findall(text[-_TAIL_BYTES:])
+    found = pattern.findall(text)
     return int(found[-1]) if found else None
 
 

@@ -99,15 +99,17 @@ class EngineConnection(asyncio.Protocol):
 
     def pause(self) -> None:
         """Stop reading, for a client that does not."""
-        if not self._paused:
+        transport = self._open_transport()
+        if not self._paused and not transport.is_closing():
             self._paused = True
-            self._open_transport().pause_reading()
+            transport.pause_reading()
 
     def resume(self) -> None:
         """Read again."""
-        if self._paused:
+        transport = self._open_transport()
+        if self._paused and not transport.is_closing():
             self._paused = False
-            self._open_transport().resume_reading()
+            transport.resume_reading()
 
     def drop(self) -> None:
         """Close at once: whatever the engine is doing, it is for nobody."""
@@ -188,8 +190,9 @@ class EngineConnection(asyncio.Protocol):
         self._headers = []
 
     def on_body(self, piece: bytes) -> None:
-        """A piece of the body."""
-        self._pieces.append(piece)
+        """A piece of the body; of a second answer to one request nothing is passed on."""
+        if not self._complete:
+            self._pieces.append(piece)
 
     def on_message_complete(self) -> None:
         """The end of an answer, of the final one if its head was."""

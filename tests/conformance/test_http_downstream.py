@@ -451,3 +451,65 @@ async def test_client_keys_are_checked_and_not_passed_on() -> None:
             assert it.spec.requests[-1].header(name.lower()) is None
         client.send(get("/readyz"))
         assert (await client.response()).status == 200
+
+
+async def test_state_lives_in_base() -> None:
+    """Sessions and stored responses go to base, whatever the mode, and are no load."""
+    async with rig() as it:
+        client = await it.client()
+        client.send(
+            get("/v1/responses/resp_1")
+            + post("/v1/responses/resp_1/cancel", {})
+            + post("/open_session", {})
+        )
+        for _ in range(3):
+            response = await client.response()
+            assert response.header("x-specswitch-reason") == "eligibility:stored_state"
+
+        assert len(it.base.requests) == 3
+
+
+@pytest.mark.parametrize(
+    ("allowed", "wanted", "expected"),
+    [
+        (True, "base", ("base", "override")),
+        (True, "spec", ("spec", "override")),
+        (True, "elsewhere", ("spec", "mode")),
+        (False, "base", ("spec", "mode")),
+    ],
+)
+async def test_override(allowed: bool, wanted: str, expected: tuple[str, str]) -> None:  # noqa: FBT001 - a parameter
+    """The client's wish counts only where it is allowed, and only if it names an upstream."""
+    async with rig(policy__allow_override=allowed) as it:
+        client = await it.client()
+        client.send(post("/generate", {"text": "a"}, headers={"X-Specswitch-Route": wanted}))
+        response = await client.response()
+
+        assert response.header("x-specswitch-upstream") == expected[0]
+        assert response.header("x-specswitch-reason") == expected[1]
+
+
+async def test_bodies_too_large_to_peek_prefer_base() -> None:
+    """A body over `max_peek_bytes` is not read to decide; base serves it."""
+    async with rig(limits__max_peek_bytes=50) as it:
+        client = await it.client()
+        client.send(post("/generate", {"text": "a" * 100}))
+
+        assert (await client.response()).header("x-specswitch-reason") == "eligibility:unpeeked"
+
+
+async def test_usage_becomes_metrics() -> None:
+    """Tokens and time per token come from usage, streamed or not."""
+    usage = {"usage": {"prompt_tokens": 3, "completion_tokens": 5}}
+    async with rig() as it:
+        it.spec.script(Send(stream(event(1), event(2), event({"choices": [], **usage}), DONE)))
+        it.spec.script(Send(reply(json.dumps(usage).encode())))
+        it.spec.script(Send(reply(b'{"usage":' + b" " * 70_000 + b"{}}")))
+        client = await it.client()
+        for request in (CHAT_STREAM, CHAT, CHAT):
+            client.send(post("/v1/chat/completions", request))
+            await client.response()
+
+        assert it.metric("output_tokens_total", upstream="spec") == 10
+        assert it.metric("time_per_output_token_seconds_count", upstream="spec") == 1
+        assert it.metric("time_to_first_token_seconds_count", upstream="spec") == 1

@@ -123,29 +123,36 @@ class DispatchMachine(RuleBasedStateMachine):
         assert place is not None
         self.pair.end(place, evidence)
 
-    @initialize(up=st.booleans())
-    def start(self, up: bool) -> None:  # noqa: FBT001 - drawn
+    @initialize(up=st.sampled_from(((BASE, SPEC), (BASE, SPEC), (SPEC,), ())))
+    def start(self, up: tuple[UpstreamName, ...]) -> None:
         """The servers are there, or nothing is known of them yet."""
-        if up:
-            self.pair.up(BASE)
-            self.pair.up(SPEC)
+        for name in up:
+            self.pair.up(name)
 
     @rule(wants=NEEDS, acts=ACTS)
     def arrives(self, wants: Need, acts: str) -> None:
         """One request arrives."""
         self.come(wants, acts)
 
-    @rule(wants=NEEDS, count=st.integers(2, 8))
-    def burst(self, wants: Need, count: int) -> None:
-        """Several arrive."""
-        for _ in range(count):
-            self.come(wants, "stays")
+    @rule(wishes=st.lists(st.tuples(NEEDS, ACTS), min_size=2, max_size=10))
+    def many_arrive(self, wishes: list[tuple[Need, str]]) -> None:
+        """Several arrive at once."""
+        for wants, acts in wishes:
+            self.come(wants, acts)
 
     @precondition(lambda self: self.placed)
     @rule(index=ANY, evidence=st.sampled_from(Evidence))
     def ends(self, index: int, evidence: Evidence) -> None:
         """One ends."""
         self.end_of(self.placed[index % len(self.placed)], evidence)
+
+    @precondition(lambda self: self.placed)
+    @rule(count=st.integers(1, 8))
+    def several_end(self, count: int) -> None:
+        """The oldest end."""
+        for guest in self.placed[:count]:
+            if guest.held is not None:
+                self.end_of(guest, Evidence.GOOD)
 
     @precondition(lambda self: self.placed)
     @rule(index=ANY, cause=st.sampled_from((RetryCause.CONNECT, RetryCause.REFUSAL)))
@@ -182,30 +189,27 @@ class DispatchMachine(RuleBasedStateMachine):
         """Between two ticks."""
         self.pair.now += seconds
 
-    @rule(name=NAMES, other=st.booleans())
-    def good_probe(self, name: UpstreamName, other: bool) -> None:  # noqa: FBT001 - drawn
-        """A server is well; it may be the other one's twin."""
-        self.pair.up(name, IDENTITIES[name.other] if other else None)
+    @rule(
+        name=NAMES, said=st.sampled_from(("well", "well twice", "silent", "silent twice", "twin"))
+    )
+    def probe_ends(self, name: UpstreamName, said: str) -> None:
+        """A server is well, or silent, or is what the other one should be."""
+        match said.split():
+            case ["well", *more]:
+                self.pair.up(name, probes=1 + len(more))
+            case ["silent", *more]:
+                self.pair.down(name, probes=1 + len(more))
+            case _:
+                self.pair.up(name, IDENTITIES[name.other])
 
-    @rule(name=NAMES)
-    def comes_up(self, name: UpstreamName) -> None:
-        """A server is well, and is believed."""
-        self.pair.up(name, probes=2)
-
-    @rule(name=NAMES, probes=st.integers(1, 2))
-    def bad_probe(self, name: UpstreamName, probes: int) -> None:
-        """A server is silent."""
-        self.pair.down(name, probes=probes)
-
-    @rule(control=st.sampled_from(Control))
-    def operator_controls(self, control: Control) -> None:
-        """The operator's override."""
-        self.pair.dispatcher.set_control(control, by="the test", now=self.pair.now)
-
-    @rule(name=NAMES, state=st.sampled_from(AdminState))
-    def operator_takes(self, name: UpstreamName, state: AdminState) -> None:
-        """The operator takes a server out, or puts it back."""
-        self.pair.dispatcher.set_admin_state(name, state, self.pair.now)
+    @rule(name=NAMES, word=st.sampled_from(AdminState) | st.sampled_from(Control))
+    def operator_says(self, name: UpstreamName, word: AdminState | Control) -> None:
+        """The operator overrides the mode, takes a server out, or puts it back."""
+        dispatcher, now = self.pair.dispatcher, self.pair.now
+        if isinstance(word, Control):
+            dispatcher.set_control(word, by="the test", now=now)
+        else:
+            dispatcher.set_admin_state(name, word, now)
 
     @invariant()
     def books_balance(self) -> None:
@@ -252,9 +256,9 @@ class DispatchMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """When all is well again and all have ended, nothing is left."""
         for name in UpstreamName:
-            self.operator_takes(name, AdminState.READY)
+            self.operator_says(name, AdminState.READY)
             self.pair.down(name, probes=2)
-        self.operator_controls(Control.AUTO)
+        self.operator_says(SPEC, Control.AUTO)
         self.pair.later(60.0)
         for name in (BASE, SPEC):
             self.pair.up(name, probes=2)

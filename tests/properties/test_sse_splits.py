@@ -52,6 +52,7 @@ STREAMS = [
     (Dialect.OPENAI_CHAT, ODD),
 ]
 FRAGMENTS = [
+    b"data: {}\n\n", b"event: x.delta\ndata: {}\n\n", b"data: {",
     b"data: ", b"data:", b"data", b"event: ", b"x.delta", b"content_block_delta", b"error", b": c",
     b"[DONE]", b"{}", b'{"', b'"error"', b'"usage"', b'"usage":null', b':{"code":503}', b"}",
     b'{"error":{"code":503}}', b'{"usage":{"completion_tokens":3}}', b'"finish_reason":null',
@@ -132,7 +133,7 @@ def test_any_split_of_any_stream(dialect: Dialect, stream: bytes, places: list[i
     st.lists(
         st.tuples(
             st.sampled_from(
-                [b"data: ", b"event: a.delta\ndata: ", b": ", b'{"done":false,"x":"', b""]
+                [b'data: {"', b"event: a.delta\ndata: ", b": ", b'{"done":false,"x":"', b""]
             ),
             st.integers(-3, 3),
             st.sampled_from([b"\n\n", b"\r\n\r\n", b"\r\r", b"\n", b""]),

@@ -117,6 +117,7 @@ def test_a_prompt_is_not_taken_for_a_format() -> None:
         (b'{"min_p": true}', {Rule.MIN_P}),
         (b'{"min_p": [0.1]}', {Rule.MIN_P}),
         (b'{"min_p": {"a": 0}}', {Rule.MIN_P}),
+        (b'{"min_p": [0, null]}', set()),
         (b'{"min_p": 1e999}', {Rule.MIN_P}),
         (b'{"min_p": 1e-400}', set()),
         (b'{"min_p": -0.0}', set()),
@@ -177,6 +178,11 @@ def test_a_value_that_cannot_be_decoded_is_not_neutral() -> None:
 def test_what_does_not_parse_has_no_features(body: bytes, dialect: Dialect) -> None:
     """It is routed like any other request, and the engine answers."""
     assert look(body, dialect) == UNPARSED
+
+
+def test_a_large_body_that_is_no_object_does_not_parse() -> None:
+    """That is seen at its first byte, whatever its size."""
+    assert look(b"[" + b"1," * (1 << 20) + b"1]") == UNPARSED
 
 
 def test_an_empty_object_parses() -> None:

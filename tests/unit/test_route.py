@@ -28,6 +28,7 @@ WELL = View(usable=True, why_not=Reason.HEALTH, in_flight=0, cap=None)
 DOWN = WELL._replace(usable=False)
 DRAINED = WELL._replace(usable=False, why_not=Reason.DRAIN)
 FULL = WELL._replace(in_flight=8, cap=8)
+OVERFULL = WELL._replace(in_flight=9, cap=8)  # one that is heavier than all of it
 NEARLY_FULL = WELL._replace(in_flight=7, cap=8)
 
 PAIR = Pair(
@@ -88,7 +89,7 @@ ROWS = (
     Row(
         "base only, all places taken", pair(spec=FULL, places=0), only_base(), Wait(Why.FULL, None)
     ),
-    Row("base only and no load", pair(base=FULL, places=0), only_base(0), MIN_P),
+    Row("base only and no load", pair(base=OVERFULL, places=-1), only_base(0), MIN_P),
     # 2. Usable: one takes all, also against control; none waits.
     Row("spec alone", pair(base=DOWN, mode=BASE), need(), Decision(SPEC, Reason.HEALTH)),
     Row("base alone", pair(spec=DOWN), need(), Decision(BASE, Reason.HEALTH)),

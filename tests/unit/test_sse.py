@@ -125,6 +125,8 @@ def test_error_events_of_openai(dialect: Dialect, error: object, code: int | str
         b'data: {"choices":[{"delta":{"content":"\\"usage\\": 3 [DONE]"}}]}\n\n',
         b'data: {"error"\n\n',
         b'data: {"usage":"none"}\n\n',
+        b'data: {"error":{},"type":"\xff"}\n\n',
+        b'data: {"error":' + b"[" * 5000 + b"\n\n",
         b"data: \n\n",
         b"data\n\n",
     ],
@@ -141,6 +143,15 @@ def test_usage_in_every_event_counts_once() -> None:
     """continuous_usage_stats: the last one stands."""
     event = b'data: {"choices":[],"usage": {"prompt_tokens":3,"completion_tokens":%d}}\n\n'
     watch = watched(COMPLETIONS, event % 1, event % 2)
+
+    assert (watch.completion_tokens, watch.prompt_tokens) == (2, 3)
+
+
+def test_a_report_without_a_count_does_not_undo_one() -> None:
+    """Unknown is no number."""
+    reports = [{"completion_tokens": 2, "prompt_tokens": 3}, {"total_tokens": 5}]
+    pieces = [b"data: " + json.dumps({"usage": usage}).encode() + b"\n\n" for usage in reports]
+    watch = watched(CHAT, *pieces)
 
     assert (watch.completion_tokens, watch.prompt_tokens) == (2, 3)
 
@@ -173,6 +184,42 @@ def test_a_cr_at_the_end_of_a_piece_may_be_half_a_crlf() -> None:
 
     assert watch.events == 2
     assert watch.at_boundary
+
+
+@pytest.mark.parametrize(
+    ("dialect", "piece"),
+    [
+        (CHAT, b"data: {}\r\rdata: {}\n\n"),
+        (GENERATE, b'data: {"finish_reason":null}\r\rdata: {}\n\n'),
+        (ANTHROPIC, b"event: a.delta\ndata: {}\r\rdata: {}\n\n"),
+    ],
+)
+def test_a_cr_among_lfs_ends_a_line(dialect: Dialect, piece: bytes) -> None:
+    """Nobody writes so, but the standard says so."""
+    assert watched(dialect, piece).events == 2
+
+
+@pytest.mark.parametrize(
+    ("dialect", "first", "second"),
+    [
+        (CHAT, b"event: x\n", DELTA),
+        (GENERATE, b"event: x\n", RUNNING % 1),
+        (ANTHROPIC, b"id: 3\n", ANTHROPIC_DELTA),
+        (OLLAMA, b'{"x": ', LINE),
+        (CHAT, b"data: {}\nd", b"ata: x\n\n"),
+        (CHAT, b"data: {}\n\n: c\n", b"\n"),
+        (ANTHROPIC, b"event: a.delta\ndata: {}\nd", b"ata: x\n\n"),
+    ],
+)
+def test_what_ends_an_event_is_not_taken_for_a_whole_one(
+    dialect: Dialect, first: bytes, second: bytes
+) -> None:
+    """A piece that looks whole may be the rest of an event, or not its end."""
+    watch = watched(dialect, first)
+    assert (watch.events, watch.at_boundary) == (first.count(b"\n\n"), False)
+
+    after = watched(dialect, first, second)
+    assert (after.events, after.at_boundary) == (1, True)
 
 
 def test_comments_and_names_alone_are_no_events() -> None:
@@ -253,6 +300,17 @@ def test_generate_counts_by_its_last_event() -> None:
     watch.feed(DONE, 4.0)
     assert (watch.completion_tokens, watch.prompt_tokens) == (4, 5)
     assert (watch.events, watch.last_token_at, watch.ended) == (4, 3.0, True)
+
+
+def test_only_the_engines_own_count_is_taken() -> None:
+    """The same word elsewhere in the event means something else."""
+    event = (
+        b'data: {"meta_info":{"finish_reason":null,"prompt_tokens":4,"completion_tokens":3},'
+        b'"x":{"prompt_tokens":99,"completion_tokens":99}}\n\n'
+    )
+    watch = watched(GENERATE, event)
+
+    assert (watch.completion_tokens, watch.prompt_tokens) == (3, 4)
 
 
 def test_a_batch_on_generate_is_summed() -> None:
@@ -414,6 +472,27 @@ def test_events_without_a_name_are_known_by_their_type() -> None:
     assert (watch.first_token_at, watch.completion_tokens, watch.ended) == (4.0, 2, True)
 
 
+@pytest.mark.parametrize(
+    ("dialect", "last", "more"),
+    [
+        (ANTHROPIC, named("message_stop"), named("ping")),
+        (RESPONSES, named("response.completed", response={}), named("response.x")),
+        (OLLAMA, b'{"done":true}\n', b"{}\n"),
+        (CHAT, DONE, DELTA),
+    ],
+)
+def test_an_end_is_not_forgotten(dialect: Dialect, last: bytes, more: bytes) -> None:
+    """Whatever follows it."""
+    assert watched(dialect, last, more).ended
+
+
+def test_a_named_event_without_data_is_none() -> None:
+    """A delta's name alone is not a token."""
+    watch = watched(ANTHROPIC, b"event: a.delta\nid: 3\n\n")
+
+    assert (watch.events, watch.first_token_at) == (0, None)
+
+
 @pytest.mark.parametrize("event", [b"data: {}\n\n", b"data: {\n\n", b'data: {"type":null}\n\n'])
 def test_events_without_a_name_or_type(event: bytes) -> None:
     """They count, and say nothing."""
@@ -524,6 +603,48 @@ def test_the_counts_of_a_longer_event_are_found_in_its_tail() -> None:
     watch = watched(GENERATE, long_event(2 * MAX_EVENT_BYTES) + b"\n\n")
 
     assert (watch.completion_tokens, watch.prompt_tokens) == (70, 5)
+    assert (watch.events, watch.oversized) == (1, 1)
+
+
+def test_the_counts_are_found_where_the_ends_do_not_fit_together() -> None:
+    """The head stands deeper in the JSON than the tail."""
+    inner = b'data: {"deep":{"a":"' + b"x" * 2000 + b'"},'
+    event = inner + long_event(2 * MAX_EVENT_BYTES).removeprefix(b"data: {") + b"\n\n"
+    watch = watched(GENERATE, event)
+
+    assert (watch.completion_tokens, watch.prompt_tokens, watch.oversized) == (70, 5, 1)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "start", "end"),
+    [
+        (CHAT, b'data: {"', b'"}\n\n'),
+        (ANTHROPIC, b"event: a.delta\ndata: ", b"\n\n"),
+        (OLLAMA, b'{"done":false,"x":"', b'"}\n'),
+    ],
+)
+@pytest.mark.parametrize("more", [0, 1])
+def test_the_bound_holds_for_a_plain_event_in_one_piece(
+    dialect: Dialect, start: bytes, end: bytes, more: int
+) -> None:
+    """It is no matter of how the bytes come."""
+    padding = MAX_EVENT_BYTES + more - len(start) - len(end.rstrip(b"\n"))
+    watch = watched(dialect, start + b"x" * padding + end)
+
+    assert (watch.events, watch.oversized, watch.first_token_at) == (1, more, 1.0)
+
+
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r"])
+@pytest.mark.parametrize("rest", [1, 2, 3, 4, 5])
+def test_the_blank_line_does_not_count_towards_the_bound(end: bytes, rest: int) -> None:
+    """Wherever it is cut, and whether it comes at all."""
+    stream = long_event(MAX_EVENT_BYTES) + end
+    watch = watched(GENERATE, stream[:-rest], stream[-rest:])
+    unfinished = watched(GENERATE, stream[: -len(end) // 2])
+    unfinished.finish(2.0)
+
+    assert (watch.events, watch.oversized) == (1, 0)
+    assert (unfinished.events, unfinished.oversized) == (1, 0)
 
 
 def test_a_longer_end_of_a_response_is_found() -> None:

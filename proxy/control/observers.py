@@ -1,0 +1,49 @@
+"""Several observers as one: whoever tells something tells it once."""
+
+from proxy.core.modes import Switch
+from proxy.core.observer import Observer, Record
+from proxy.core.words import EjectionCause, Health, RetryCause, UpstreamName
+
+
+class Observers:
+    """Tells each of `observers` what it is told, in their order."""
+
+    def __init__(self, *observers: Observer) -> None:
+        self._observers = observers
+
+    def started(self) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.started()
+
+    def decided(self, upstream: UpstreamName, reason: str) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.decided(upstream, reason)
+
+    def retried(self, cause: RetryCause) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.retried(cause)
+
+    def ended(self, record: Record) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.ended(record)
+
+    def switched(self, switch: Switch) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.switched(switch)
+
+    def wanted(self, switch: Switch) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.wanted(switch)
+
+    def health_changed(
+        self, upstream: UpstreamName, health: Health, cause: EjectionCause | None, detail: str
+    ) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.health_changed(upstream, health, cause, detail)

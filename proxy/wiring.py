@@ -1,0 +1,128 @@
+"""A Config as the values that each part takes: which key goes where, and nothing else.
+
+Pure functions; `app` calls them. Only the roots know the configuration, so that every other part
+can be built in a test from a few values.
+"""
+
+from proxy.config import Config, Upstream
+from proxy.control.prober import ProbeRules
+from proxy.core.dispatch import Settings
+from proxy.core.eligibility import Rule, Rules, Verdict
+from proxy.core.health import HealthRules
+from proxy.core.keys import Keyring
+from proxy.core.modes import Thresholds
+from proxy.core.words import UpstreamName
+from proxy.data.settings import Limits, Timeouts
+
+_BOUNDS = frozenset({Rule.SHORT_OUTPUT_TOKENS, Rule.MAX_SPEC_PROMPT_TOKENS})
+"""Rules that are numbers; all others are verdicts."""
+
+
+def upstream_of(config: Config, name: UpstreamName) -> Upstream:
+    """The section of the upstream `name`."""
+    return config.upstreams.spec if name is UpstreamName.SPEC else config.upstreams.base
+
+
+def settings_of(config: Config) -> Settings:
+    """What the pair is set to."""
+    policy, health, limits = config.policy, config.health, config.limits
+    return Settings(
+        thresholds=Thresholds(
+            crossover=policy.crossover or None,
+            gate_factor=policy.gate_factor,
+            count_window=policy.count_window,
+            return_dwell=policy.return_dwell,
+            flap_limit=policy.flap_limit,
+            flap_window=policy.flap_window,
+            flap_hold=policy.flap_hold,
+        ),
+        health=HealthRules(
+            fall=health.fall,
+            rise=health.rise,
+            passive_failures=health.passive_failures,
+            ejection=health.ejection,
+        ),
+        rules=_rules_of(config),
+        spec_cap=_cap_of(config.upstreams.spec),
+        base_cap=_cap_of(config.upstreams.base),
+        max_in_flight=limits.max_in_flight,
+        queue_size=limits.queue_size,
+        queue_timeout=limits.queue_timeout,
+        wait_for_upstream=config.timeouts.wait_for_upstream,
+    )
+
+
+def _cap_of(upstream: Upstream) -> int | None:
+    """None: what the server reports."""
+    return None if upstream.max_in_flight == "auto" else upstream.max_in_flight
+
+
+def _rules_of(config: Config) -> Rules:
+    section = config.eligibility
+    # A rule is named as its key is; a test holds them to each other.
+    verdicts = {rule: Verdict(getattr(section, rule)) for rule in Rule if rule not in _BOUNDS}
+    return Rules(verdicts, section.short_output_tokens, section.max_spec_prompt_tokens)
+
+
+def limits_of(config: Config) -> Limits:
+    """Bytes and counts of the data plane."""
+    limits = config.limits
+    return Limits(
+        max_connections=limits.max_connections,
+        max_header_bytes=limits.max_header_bytes,
+        max_body_bytes=limits.max_body_bytes,
+        max_buffered_bytes=limits.max_buffered_bytes,
+        max_peek_bytes=limits.max_peek_bytes,
+    )
+
+
+def timeouts_of(config: Config) -> Timeouts:
+    """Seconds of the data plane."""
+    limits, timeouts = config.limits, config.timeouts
+    return Timeouts(
+        header=limits.header_timeout,
+        body=limits.body_timeout,
+        client_write=limits.client_write,
+        client_keep_alive=timeouts.client_keep_alive,
+        connect=timeouts.connect,
+        first_byte=timeouts.first_byte,
+        between_chunks=timeouts.between_chunks,
+        response=timeouts.response,
+        idle_connection=timeouts.idle_connection,
+    )
+
+
+def keyring_of(config: Config) -> Keyring:
+    """The clients' keys."""
+    return Keyring({name: key.get_secret_value() for name, key in config.auth.api_keys.items()})
+
+
+def key_of(upstream: Upstream) -> str | None:
+    """Our own key for the server, None where the client's is passed on."""
+    return upstream.api_key.get_secret_value() or None
+
+
+def lines_of(upstream: Upstream) -> tuple[bytes, ...]:
+    """The header lines that every request to the server gets."""
+    lines = [f"host: {str(upstream.url).partition('://')[2]}"]
+    if key := key_of(upstream):
+        lines.append(f"authorization: Bearer {key}")
+    return tuple(line.encode() for line in lines)
+
+
+def probes_of(config: Config) -> ProbeRules:
+    """How the servers are probed."""
+    health = config.health
+    return ProbeRules(path=health.path, interval=health.interval, timeout=health.timeout)
+
+
+def known_hosts_of(config: Config) -> tuple[str, ...]:
+    """Names under which the admin listener may be called."""
+    return (config.listen.admin_host, *config.listen.admin_hosts)
+
+
+def address(host: str, port: int) -> str:
+    """Where a listener on `host` can be reached from this machine."""
+    # Each wildcard is its own family's: a listener on `::` takes no IPv4 connection.
+    reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - told apart only
+    return f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"

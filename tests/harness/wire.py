@@ -1,0 +1,139 @@
+"""The data plane without sockets: a transport that keeps what is written, and a pool of fakes.
+
+For the few states that real sockets reach only by luck. Everything else is tested over real ones.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from proxy.core.http import RequestIds
+from proxy.core.keys import Keyring
+from proxy.core.words import UpstreamName
+from proxy.data.downstream import ClientConnection
+from proxy.data.front import EngineSide, Front
+from proxy.data.settings import Limits, Timeouts
+from proxy.data.upstream import EngineConnection, Pool
+from tests.harness.pair import BASE, SPEC, Pair
+
+LIMITS = Limits(
+    max_connections=8,
+    max_header_bytes=4096,
+    max_body_bytes=4096,
+    max_buffered_bytes=8192,
+    max_peek_bytes=4096,
+)
+TIMEOUTS = Timeouts(
+    header=10.0,
+    body=60.0,
+    client_write=60.0,
+    client_keep_alive=75.0,
+    connect=2.0,
+    first_byte=600.0,
+    between_chunks=120.0,
+    response=3600.0,
+    idle_connection=3.0,
+)
+
+
+class FakeTransport(asyncio.Transport):
+    """Keeps what is written; the test says how much of it is unsent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.unsent = 0
+        self.reading = True
+        self.aborted = False
+        self.closed = False
+        self.takes_eof = True
+        self.eof = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Keep it."""
+        self.written += bytes(data)
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Of no effect: the test calls pause_writing."""
+
+    def get_write_buffer_size(self) -> int:
+        """What the test has said."""
+        return self.unsent
+
+    def pause_reading(self) -> None:
+        """Note it."""
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        """Note it."""
+        self.reading = True
+
+    def abort(self) -> None:
+        """Note it."""
+        self.aborted = True
+
+    def close(self) -> None:
+        """Note it."""
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        """Whether it was closed or aborted."""
+        return self.closed or self.aborted
+
+    def can_write_eof(self) -> bool:
+        """Not with TLS."""
+        return self.takes_eof
+
+    def write_eof(self) -> None:
+        """Note it."""
+        self.eof = True
+
+
+@dataclass
+class Wire:
+    """A client's connection to specswitch and, once asked, an engine's, all without sockets."""
+
+    pair: Pair = field(default_factory=Pair)
+    limits: Limits = LIMITS
+    client: FakeTransport = field(default_factory=FakeTransport)
+    engine: FakeTransport = field(default_factory=FakeTransport)
+
+    def __post_init__(self) -> None:
+        self.pools = {name: self._pool(name) for name in (SPEC, BASE)}
+        self.front = Front(
+            dispatcher=self.pair.dispatcher,
+            observer=self.pair.told,
+            engines={
+                name: EngineSide(pool, (), has_key=False) for name, pool in self.pools.items()
+            },
+            limits=self.limits,
+            timeouts=TIMEOUTS,
+            keyring=Keyring({}),
+            allow_override=False,
+            ids=RequestIds("0" * 16),
+            clock=lambda: self.pair.now,
+        )
+        self.connection = ClientConnection(self.front)
+        self.connection.connection_made(self.client)
+        self.upstream = self.keep_engine()
+
+    def keep_engine(self) -> EngineConnection:
+        """A kept connection to spec."""
+        made = EngineConnection(self.pools[SPEC])
+        made.connection_made(self.engine)
+        made.keep()
+        return made
+
+    def _pool(self, name: UpstreamName) -> Pool:
+        return Pool(
+            name,
+            "127.0.0.1",
+            1,
+            tls=None,
+            idle_seconds=TIMEOUTS.idle_connection,
+            clock=lambda: self.pair.now,
+        )
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass and have the client's timer look at it."""
+        self.pair.now += seconds
+        self.connection._time_passed()

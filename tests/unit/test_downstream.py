@@ -1,0 +1,232 @@
+"""The states of a client's connection that real sockets reach only by luck."""
+
+from dataclasses import replace
+
+from proxy.data.downstream import LINGER_SECONDS, ClientConnection
+from proxy.data.upstream import EngineConnection
+from tests.harness.client import get, post
+from tests.harness.upstream import event, reply, stream
+from tests.harness.wire import LIMITS, TIMEOUTS, FakeTransport, Wire
+
+ASKING = post("/generate", {"text": "a"})
+STREAMING = post("/generate", {"text": "a", "stream": True})
+
+
+async def test_slow_from_the_answer_before() -> None:
+    """A client that has not read one answer pauses the engine of the next as soon as it speaks."""
+    wire = Wire()
+    wire.connection.pause_writing()
+    wire.connection.data_received(ASKING)
+    wire.upstream.data_received(reply(b"{}")[:-1])
+
+    assert wire.connection.slow
+    assert not wire.engine.reading
+    wire.connection.resume_writing()
+    assert wire.engine.reading
+    wire.upstream.data_received(b"}")
+    assert wire.client.written.endswith(b"{}")
+
+
+async def test_catching_up_between_requests() -> None:
+    """A client may catch up while nothing runs, and while its next request waits for a place."""
+    wire = Wire()
+    wire.connection.pause_writing()
+    wire.connection.resume_writing()
+    assert not wire.connection.slow
+    wire.front.dispatcher.drain()
+    wire.front.dispatcher.draining = False
+    wire.front.dispatcher.settings = replace(wire.front.dispatcher.settings, max_in_flight=0)
+    held = wire.pair.place()
+    wire.connection.data_received(ASKING)
+    assert len(wire.front.dispatcher.room) == 1
+    wire.connection.pause_writing()
+    wire.connection.resume_writing()
+    wire.pair.end(held)
+
+    assert wire.engine.written.startswith(b"POST /generate")
+    wire.connection.connection_lost(None)
+
+
+async def test_slow_client_with_progress_is_kept() -> None:
+    """`client_write` is a time without a byte taken; any byte starts it anew."""
+    wire = Wire()
+    wire.connection.data_received(STREAMING)
+    wire.upstream.data_received(stream(event(1))[:-5])
+    wire.client.unsent = 1000
+    wire.connection.pause_writing()
+    wire.client.unsent = 900
+    wire.pass_time(TIMEOUTS.client_write)
+    assert not wire.client.aborted
+    wire.pass_time(TIMEOUTS.client_write)
+
+    assert wire.client.aborted
+    assert wire.engine.aborted
+    assert wire.front.open_requests == 0
+
+
+async def test_last_answer_may_be_read_to_its_end() -> None:
+    """After a last answer a client that is still reading has `client_write`, any other a second."""
+    wire = Wire()
+    wire.connection.data_received(get("/livez", headers={"Connection": "close"}))
+    assert wire.client.eof
+    wire.client.unsent = 1000
+    assert wire.connection.eof_received() is True
+    wire.pass_time(LINGER_SECONDS)
+    assert not wire.client.aborted
+    wire.client.unsent = 500
+    wire.pass_time(TIMEOUTS.client_write)
+    assert not wire.client.aborted
+    wire.pass_time(TIMEOUTS.client_write)
+    assert wire.client.aborted
+
+
+async def test_last_answer_is_read_and_the_client_stays() -> None:
+    """A client that has read its last answer and does not close is closed after a second."""
+    wire = Wire()
+    wire.connection.data_received(get("/livez", headers={"Connection": "close"}))
+    assert wire.connection.eof_received() is False
+    wire.connection.data_received(b"more, which nobody reads")
+    wire.pass_time(LINGER_SECONDS)
+
+    assert wire.client.aborted
+
+
+async def test_without_half_close() -> None:
+    """TLS cannot close one side: the connection is closed whole."""
+    wire = Wire()
+    wire.client.takes_eof = False
+    wire.connection.data_received(get("/livez", headers={"Connection": "close"}))
+
+    assert wire.client.closed
+
+
+async def test_http_1_0_keep_alive_of_our_own_answers() -> None:
+    """Our own answers say that the connection stays, where HTTP/1.0 would not assume it."""
+    wire = Wire()
+    asked = get("/livez", headers={"Connection": "keep-alive"}).replace(b"HTTP/1.1", b"HTTP/1.0")
+    wire.connection.data_received(asked)
+
+    assert b"connection: keep-alive\r\n" in wire.client.written
+    assert not wire.client.eof
+
+
+async def test_own_paths_pass_over_bodies() -> None:
+    """A health path with a body is answered; a body that has not come ends the connection."""
+    wire = Wire()
+    asked = get("/livez", headers={"Content-Length": "3"})
+    wire.connection.data_received(asked + b"abc" + get("/livez"))
+    assert wire.client.written.count(b"200 OK") == 2
+    wire.connection.data_received(asked)
+
+    assert wire.client.eof
+
+
+async def test_early_timer_looks_again() -> None:
+    """A timer that comes before anything is due changes nothing."""
+    wire = Wire()
+    wire.pass_time(1.0)
+    wire.connection.data_received(ASKING[:10])
+    wire.pass_time(1.0)
+
+    assert not wire.client.written
+    assert not wire.client.aborted
+    wire.connection.connection_lost(None)
+
+
+async def test_answer_with_a_full_connection_table_is_not_counted_twice() -> None:
+    """A client over `max_connections` is told, and one that leaves makes room."""
+    wire = Wire(limits=replace(LIMITS, max_connections=1))
+    transport = FakeTransport()
+    second = ClientConnection(wire.front)
+    second.connection_made(transport)
+    assert b"429 Too Many Requests" in transport.written
+    second.connection_lost(None)
+    wire.connection.connection_lost(None)
+    third = ClientConnection(wire.front)
+    third.connection_made(FakeTransport())
+
+    assert len(wire.front.connections) == 1
+    assert wire.front.open_requests == 0
+    third.connection_lost(None)
+
+
+async def test_cut_http_1_0_after_its_client_has_gone() -> None:
+    """A reset that comes after the client has left has nobody to tell."""
+    wire = Wire()
+    wire.connection.data_received(STREAMING.replace(b"HTTP/1.1", b"HTTP/1.0"))
+    wire.upstream.data_received(stream(event(1))[:-5])
+    wire.connection._transport = None
+    wire.upstream.connection_lost(None)
+
+    assert wire.front.open_requests == 0
+
+
+async def test_engine_that_speaks_out_of_turn_is_dropped() -> None:
+    """A kept connection on which bytes come that nobody asked for is not used again."""
+    wire = Wire()
+    wire.upstream.data_received(reply(b"{}"))
+
+    assert wire.engine.aborted
+    assert wire.pools["spec"].idle == 0  # type: ignore[index]  # a StrEnum is its value
+
+
+async def test_second_answer_to_one_request_ends_the_connection() -> None:
+    """An engine that answers twice is read once, and its connection is not kept."""
+    wire = Wire()
+    wire.connection.data_received(ASKING)
+    wire.upstream.data_received(reply(b"1") + reply(b"2"))
+
+    assert wire.client.written.endswith(b"\r\n\r\n1")
+    assert wire.engine.aborted
+
+
+async def test_unsent_request_ends_the_connection() -> None:
+    """An engine that answers before it has read the request keeps no connection."""
+    wire = Wire()
+    wire.connection.data_received(ASKING)
+    wire.engine.unsent = 10
+    wire.upstream.data_received(reply(b"1"))
+
+    assert wire.engine.aborted
+
+
+async def test_old_kept_connections_are_closed() -> None:
+    """A kept connection older than `idle_connection` is swept, and never used."""
+    wire = Wire()
+    pool = wire.pools["spec"]  # type: ignore[index]  # a StrEnum is its value
+    wire.pair.now += TIMEOUTS.idle_connection + 0.1
+    pool.sweep(wire.pair.now)
+    assert wire.engine.aborted
+    old = FakeTransport()
+    stale = EngineConnection(pool)
+    stale.connection_made(old)
+    stale.keep()
+    wire.pair.now += TIMEOUTS.idle_connection + 0.1
+    wire.connection.data_received(ASKING)
+
+    assert old.aborted
+    assert not old.written
+    wire.connection.cut()
+
+
+async def test_large_bodies_are_written_apart() -> None:
+    """A large body is not copied to be joined with its head."""
+    wire = Wire(limits=replace(LIMITS, max_body_bytes=1 << 20, max_buffered_bytes=1 << 20))
+    body = b"x" * 100_000
+    wire.connection.data_received(post("/generate", body))
+
+    assert wire.engine.written.endswith(b"\r\n\r\n" + body)
+    wire.connection.cut()
+
+
+async def test_paused_engine_that_closes() -> None:
+    """Pausing an engine whose connection is closing is not a fault."""
+    wire = Wire()
+    wire.connection.data_received(STREAMING)
+    wire.upstream.data_received(stream(event(1))[:-5])
+    wire.engine.closed = True
+    wire.connection.pause_writing()
+    wire.connection.resume_writing()
+    wire.upstream.connection_lost(OSError("reset by peer"))
+
+    assert b"reset by peer" in wire.client.written
