@@ -288,7 +288,9 @@ async def _start(admin: AdminServer) -> None:
         await admin.start()
     except ConfigError as error:
         # Nothing is wrong with how it is configured: somebody else is there.
-        raise SpecswitchError(f"cannot listen: {error}") from error
+        _, what = error.findings[0]
+        why = what.partition(" (while ")[0]
+        raise SpecswitchError(f"cannot open the admin listener: {why}") from error
 
 
 def _background(app: App) -> list[asyncio.Task[None]]:

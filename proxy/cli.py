@@ -1,9 +1,9 @@
 """The command line: argv to a Config, and a Config to a command. No logic lives here.
 
-Exit codes: 0 done; 1 the command ran and failed (`serve`: an address is taken, or requests were cut
-at shutdown); 2 wrong usage or configuration.
+What a command needs is imported when it runs, so that `--help` and a typing error answer at once.
 """
 
+import json
 import os
 import sys
 from collections.abc import Callable, Coroutine
@@ -16,16 +16,24 @@ import uvloop
 from proxy import __version__
 from proxy.errors import ConfigError, SpecswitchError
 
-T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_FILE = Path("specswitch.toml")
 
-_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+_EPILOG = """\b
+Exit codes:
+  0    done; a server: told to stop, and nothing was cut
+  1    it ran and failed: an address is taken, requests were cut or failed
+  2    wrong usage or configuration; each finding is a line `path: message`
+  130  interrupted before it was done
+"""
 
 
-@click.group(context_settings=_CONTEXT)
-@click.version_option(__version__, prog_name="specswitch")
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=_EPILOG,
+)
+@click.version_option(__version__, prog_name="specswitch", message="%(prog)s %(version)s")
 def main() -> None:
     """One OpenAI-compatible endpoint in front of two SGLang servers of the same model.
 
@@ -44,12 +52,16 @@ def _config_options(command: F) -> F:
             type=click.Path(path_type=Path, dir_okay=False),
             help="Configuration file. Without it ./specswitch.toml is read if it is there.",
         ),
-        click.option("--spec-url", metavar="URL", help="The server with speculation."),
-        click.option("--base-url", metavar="URL", help="The server without."),
-        click.option("--host", help="Address of the endpoint.  [0.0.0.0]"),
-        click.option("--port", type=int, help="Port of the endpoint.  [8000]"),
-        click.option("--admin-host", help="Address of the admin listener.  [127.0.0.1]"),
-        click.option("--admin-port", type=int, help="Port of the admin listener.  [8001]"),
+        click.option("--spec-url", metavar="URL", help="The server with speculation.  [:30001]"),
+        click.option("--base-url", metavar="URL", help="The server without.  [:30000]"),
+        click.option("--host", metavar="HOST", help="Address of the endpoint.  [0.0.0.0]"),
+        click.option("--port", type=int, metavar="PORT", help="Port of the endpoint.  [8000]"),
+        click.option(
+            "--admin-host", metavar="HOST", help="Address of the admin listener.  [127.0.0.1]"
+        ),
+        click.option(
+            "--admin-port", type=int, metavar="PORT", help="Port of the admin listener.  [8001]"
+        ),
         click.option(
             "--crossover",
             type=float,
@@ -74,55 +86,78 @@ _PATHS = {
 }
 
 
-@main.command()
+@main.command(short_help="The proxy in front of two running servers.")
 @_config_options
 @click.option("--check", is_flag=True, help="Check the configuration and exit: 0, or 2 if bad.")
-def serve(file: Path | None, *, check: bool, **flags: object) -> None:
-    r"""Serve: the proxy in front of two running servers.
-
-    Flags win over the environment (SPECSWITCH_<SECTION>_<KEY>), which wins over the file, which
-    wins over the defaults; docs/configuration.md has every key.
+@click.option(
+    "--json", "as_json", is_flag=True, help='With --check: {"errors": [{"path", "message"}]}.'
+)
+def serve(file: Path | None, *, check: bool, as_json: bool, **flags: object) -> None:
+    """Serve: the proxy in front of two running servers.
 
     \b
       specswitch serve --spec-url http://127.0.0.1:30001 \\
                        --base-url http://127.0.0.1:30000 --crossover 4
 
-    SIGTERM drains: what runs may end, new requests are refused. A second one ends at once.
-    """
-    from proxy import app  # noqa: PLC0415 - `--help` need not wait for FastAPI
-    from proxy.config import load  # noqa: PLC0415 - the same for pydantic
-    from proxy.control.log import LogFormat, logging_to  # noqa: PLC0415 - the same
+    Flags win over the environment (SPECSWITCH_<SECTION>_<KEY>), which wins over the file, which
+    wins over the defaults; docs/configuration.md has every key.
+
+    SIGTERM or Ctrl-C drains: what runs may end, new requests are refused, and the exit code is 0 if
+    nothing was cut, else 1. A second one cuts at once. The log goes to standard error: text on a
+    terminal, a JSON object in a line elsewhere.
+    """  # noqa: D301 - \b is click's mark for lines to be left as they are
+    if as_json and not check:
+        raise click.UsageError("--json goes with --check; for the log there is log.format")
+    from proxy.config import load  # noqa: PLC0415 - `--help` need not wait for pydantic
 
     if file is None and DEFAULT_FILE.exists():
         file = DEFAULT_FILE
     overrides = {_PATHS[name]: value for name, value in flags.items() if value is not None}
-    config = _or_exit(lambda: load(file=file, env=os.environ, overrides=overrides))
+    try:
+        config = load(file=file, env=os.environ, overrides=overrides)
+    except ConfigError as error:
+        _tell(error, as_json=as_json)
+        sys.exit(2)
     if check:
-        click.echo("the configuration is good")
+        click.echo('{"errors": []}' if as_json else "the configuration is good")
         return
+    from proxy import app  # noqa: PLC0415 - nor a check for FastAPI
+    from proxy.control.log import LogFormat, logging_to  # noqa: PLC0415 - the same
+
     with logging_to(2, form=LogFormat(config.log.format), level=config.log.level) as log:
         code = _run(app.serve(config, log))
     sys.exit(code)
 
 
-@main.command()
-@click.option("--profile", default="founding", show_default=True, help="The simulated GPU.")
+_profile_option = click.option(
+    "--profile", default="founding", show_default=True, metavar="NAME", help="The simulated GPU."
+)
+
+
+@main.command(short_help="Try it without a GPU.")
+@_profile_option
 @click.option("--port", default=8000, show_default=True, help="Port of the endpoint; 0: any free.")
-@click.option("--admin-port", default=8001, show_default=True, help="Of the admin listener.")
+@click.option(
+    "--admin-port", default=8001, show_default=True, help="Of the admin listener; 0: any free."
+)
 @click.option("--once", is_flag=True, help="End after the traffic instead of staying up.")
-def demo(profile: str, port: int, admin_port: int, *, once: bool) -> None:
+@click.option(
+    "--json", "as_json", is_flag=True, help="An object in a line: the addresses, then each part."
+)
+def demo(profile: str, *, port: int, admin_port: int, once: bool, as_json: bool) -> None:
     """Try it without a GPU: a simulated pair, the proxy in front, and a little traffic.
 
     A few requests one after the other, then a burst, then single ones again, with a live view of
-    where each went and why; then it stays up for your own curl. Ctrl-C stops all.
+    where each went and why; then it stays up for your own curl. Ctrl-C stops all. Takes a quarter
+    of a minute with --once, which ends with 1 if a request failed.
     """
     from proxy.demo import run_demo  # noqa: PLC0415 - `--help` need not wait for it
 
-    sys.exit(_run(run_demo(profile, port=port, admin_port=admin_port, once=once)))
+    sys.exit(_run(run_demo(profile, port=port, admin_port=admin_port, once=once, as_json=as_json)))
 
 
-@main.command()
-@click.option("--profile", default="founding", show_default=True, help="The simulated GPU.")
+@main.command(short_help="Only the simulated pair, for your own proxy.")
+@_profile_option
 @click.option("--spec-port", default=30001, show_default=True, help="0: any free.")
 @click.option("--base-port", default=30000, show_default=True, help="0: any free.")
 @click.option(
@@ -136,10 +171,25 @@ def demo(profile: str, port: int, admin_port: int, *, once: bool) -> None:
 @click.option(
     "--time-scale", default=1.0, show_default=True, metavar="X", help="2: twice as fast as real."
 )
+@click.option("--json", "as_json", is_flag=True, help="The addresses and N* as an object.")
 def engines(
-    profile: str, spec_port: int, base_port: int, contention: float, time_scale: float
+    profile: str,
+    *,
+    spec_port: int,
+    base_port: int,
+    contention: float,
+    time_scale: float,
+    as_json: bool,
 ) -> None:
-    """Only the simulated pair: two SGLang-shaped servers on one simulated GPU."""
+    """Only the simulated pair: two SGLang-shaped servers on one simulated GPU.
+
+    \b
+      specswitch engines &
+      specswitch serve --crossover 3.1
+
+    They speak HTTP on loopback as SGLang 0.5.23 does, and share the GPU: what one decodes, the
+    other waits for. Ctrl-C stops both.
+    """  # noqa: D301 - \b is click's mark for lines to be left as they are
     from proxy.demo import run_engines  # noqa: PLC0415 - `--help` need not wait for it
 
     sys.exit(
@@ -149,25 +199,28 @@ def engines(
                 ports=(spec_port, base_port),
                 contention=contention,
                 time_scale=time_scale,
+                as_json=as_json,
             )
         )
     )
 
 
-def _or_exit(make: Callable[[], T]) -> T:
-    try:
-        return make()
-    except ConfigError as error:
-        for path, message in error.findings:
-            click.echo(f"{path}: {message}", err=True)
-        sys.exit(2)
+def _tell(error: ConfigError, *, as_json: bool) -> None:
+    """All findings: one a line for people, as a failed reload tells them for programs."""
+    if as_json:
+        errors = [{"path": path, "message": message} for path, message in error.findings]
+        click.echo(json.dumps({"errors": errors}))
+        return
+    for path, message in error.findings:
+        click.echo(f"{path}: {message}", err=True)
 
 
 def _run(command: Coroutine[None, None, int]) -> int:
     try:
         return uvloop.run(command)
     except ConfigError as error:
-        raise click.UsageError(str(error)) from error
+        _tell(error, as_json=False)
+        return 2
     except SpecswitchError as error:
         click.echo(f"specswitch: {error}", err=True)
         return 1

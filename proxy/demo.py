@@ -1,29 +1,33 @@
 """`specswitch demo` and `specswitch engines`: the simulated pair, with and without the proxy."""
 
 import asyncio
-import signal
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import click
+from rich.console import Console
 
-from proxy.app import App, running
+from proxy.app import App, call_on_signals, running
 from proxy.config import load
 from proxy.control.log import LogFormat, logging_to
 from proxy.errors import ConfigError, SpecswitchError
 from proxy.sim.options import PairOptions
 from proxy.sim.physics import PROFILES, Profile, crossover
 from proxy.sim.server import SimulatedPair
-from proxy.tools.traffic import show_traffic
+from proxy.tools.traffic import View, show_traffic
 
-_SETTLE_SECONDS = 3.0
+_SETTLE_SECONDS = 2.0
 """The demo's controller returns to speculation sooner than by default, so that one can watch it."""
+
+_INTERRUPTED = 130
+"""What a shell says of a command that SIGINT ended."""
 
 
 async def run_engines(
-    profile: str, *, ports: tuple[int, int], contention: float, time_scale: float
+    profile: str, *, ports: tuple[int, int], contention: float, time_scale: float, as_json: bool
 ) -> int:
-    """Serve the simulated pair until a signal says stop."""
+    """Serve the simulated pair until a signal says stop; the exit code."""
     chosen = _profile(profile)
     try:
         options = PairOptions(
@@ -35,17 +39,25 @@ async def run_engines(
         )
     except ValueError as error:
         raise ConfigError([("engines", str(error))]) from error
+    stopped = asyncio.Event()
+    call_on_signals(stopped.set)
     async with _listening(options) as pair:
-        click.echo(f"spec  {pair.spec_url}")
-        click.echo(f"base  {pair.base_url}")
-        click.echo(f"N* of this profile is {crossover(chosen):.2f}; Ctrl-C stops both.")
-        with _stop_signal() as stopped:
-            await stopped.wait()
+        if as_json:
+            urls = {"spec": pair.spec_url, "base": pair.base_url}
+            click.echo(json.dumps({**urls, "profile": profile, "crossover": crossover(chosen)}))
+        else:
+            click.echo(f"spec  {pair.spec_url}")
+            click.echo(f"base  {pair.base_url}")
+            click.echo(f"N* of this profile is {crossover(chosen):.2f}; Ctrl-C stops both.")
+        await stopped.wait()
     return 0
 
 
-async def run_demo(profile: str, *, port: int, admin_port: int, once: bool) -> int:
-    """The simulated pair, the proxy in front, a little traffic; then up until a signal."""
+async def run_demo(profile: str, *, port: int, admin_port: int, once: bool, as_json: bool) -> int:
+    """The simulated pair, the proxy in front, a little traffic; then up until a signal.
+
+    Returns the exit code: 1 if a request failed.
+    """
     chosen = _profile(profile)
     with logging_to(2, form=LogFormat.TEXT, level="error"):
         async with _listening(PairOptions(profile=chosen)) as pair:
@@ -64,30 +76,52 @@ async def run_demo(profile: str, *, port: int, admin_port: int, once: bool) -> i
                 },
             )
             async with running(config) as app:
-                with _stop_signal() as stopped:
-                    return await _show(app, chosen, stopped, once=once)
+                call_on_signals(app.stop)
+                _introduce(app, chosen, as_json=as_json)
+                return await _show(app, once=once, as_json=as_json)
 
 
-async def _show(app: App, profile: Profile, stopped: asyncio.Event, *, once: bool) -> int:
-    click.echo(f"A simulated GPU pair ({profile.name}, N* {crossover(profile):.2f}) is behind")
-    click.echo(f"  {app.url}    admin: {app.admin_url}")
+async def _show(app: App, *, once: bool, as_json: bool) -> int:
     loop = asyncio.get_running_loop()
+    view = View.JSON if as_json else View.AUTO
     # Both end within this function: whichever is first, the other is cancelled and awaited.
-    traffic = loop.create_task(show_traffic(app.url, app.admin_url))
-    stop = loop.create_task(stopped.wait())
+    traffic = loop.create_task(show_traffic(app.url, app.admin_url, Console(), view=view))
+    stop = loop.create_task(app.stopping.wait())
     try:
         await asyncio.wait((traffic, stop), return_when=asyncio.FIRST_COMPLETED)
-        if traffic.done():
-            await traffic
-            if not once:
+        if not traffic.done():
+            return _INTERRUPTED if once else 0
+        failed = await traffic
+        if not once:
+            if not as_json:
                 click.echo(_INVITATION.format(url=app.url, admin=app.admin_url))
-                await stop
+            await stop
     finally:
         for task in (traffic, stop):
             task.cancel()
         await asyncio.gather(traffic, stop, return_exceptions=True)
-    return 0
+    return 1 if failed else 0
 
+
+def _introduce(app: App, profile: Profile, *, as_json: bool) -> None:
+    n_star = crossover(profile)
+    if as_json:
+        urls = {"url": app.url, "admin_url": app.admin_url}
+        click.echo(json.dumps({**urls, "profile": profile.name, "crossover": n_star}))
+    else:
+        click.echo(
+            _INTRODUCTION.format(url=app.url, admin=app.admin_url, name=profile.name, n_star=n_star)
+        )
+
+
+_INTRODUCTION = """
+specswitch serves at   {url}
+its admin listener at  {admin}
+
+Behind it are two simulated servers of one model on one GPU (profile {name}):
+spec decodes speculatively and is faster while at most N* = {n_star:.1f} requests run,
+base does not and carries more once many do. Each request goes to the right one.
+"""
 
 _INVITATION = """
 Now it is yours; Ctrl-C stops all.
@@ -95,15 +129,19 @@ Now it is yours; Ctrl-C stops all.
   curl -i {url}/v1/chat/completions -H 'content-type: application/json' \\
     -d '{{"messages": [{{"role": "user", "content": "hello"}}], "max_tokens": 32}}'
 
-  curl {admin}/admin/state      what it thinks, and why
-  curl {admin}/metrics          the same for Prometheus
-  {admin}/docs     the admin API"""
+  curl {admin}/admin/state    # what it thinks, and why
+  curl {admin}/metrics        # the same for Prometheus
+  open {admin}/docs           # the admin API
+
+  # speculation off by hand; {{"control": "auto"}} gives it back
+  curl -X PUT {admin}/admin/control -H 'content-type: application/json' \\
+    -d '{{"control": "base"}}'"""
 
 
 def _profile(name: str) -> Profile:
     found = PROFILES.get(name)
     if found is None:
-        raise ConfigError([("--profile", f"{name!r} is none of {', '.join(PROFILES)}")])
+        raise ConfigError([("--profile", f"must be {' or '.join(PROFILES)}, is {name!r}")])
     return found
 
 
@@ -119,18 +157,3 @@ async def _listening(options: PairOptions) -> AsyncIterator[SimulatedPair]:
         yield pair
     finally:
         await pair.close()
-
-
-@contextmanager
-def _stop_signal() -> Iterator[asyncio.Event]:
-    """An event that SIGINT or SIGTERM sets, while the block runs."""
-    loop = asyncio.get_running_loop()
-    stopped = asyncio.Event()
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    for number in numbers:
-        loop.add_signal_handler(number, stopped.set)
-    try:
-        yield stopped
-    finally:
-        for number in numbers:
-            loop.remove_signal_handler(number)

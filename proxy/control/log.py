@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Event, Thread
 
 from proxy.core.modes import Switch
 from proxy.core.observer import Record
@@ -22,8 +22,11 @@ from proxy.core.words import EjectionCause, Health, Outcome, RetryCause, Upstrea
 
 CAPACITY = 10_000
 """Lines: about 5 MB, and some seconds of the busiest proxy."""
-_BATCH = 500
+_BATCH = 2000
 """Lines given to one write, so that a burst costs few system calls."""
+_GATHER_SECONDS = 0.02
+"""How long the writing thread lets lines gather. Woken for each, it takes the interpreter from the
+event loop each time: measured, that cost ten times what the request did."""
 _CLOSE_SECONDS = 2.0
 _CONTINUATION = "    | "
 
@@ -51,7 +54,7 @@ class BufferedLog(logging.Handler):
         self._queue: SimpleQueue[bytes | None] = SimpleQueue()
         self._full = 0  # counted by whoever logs, under the handler's lock
         self._unwritten = 0  # counted by the writing thread
-        self._closed = False
+        self._closing = Event()
         self._thread = Thread(target=self._write_lines, name="log", daemon=True)
         self._thread.start()
 
@@ -62,15 +65,15 @@ class BufferedLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Queue a line, or drop it where there is no room."""
-        if self._closed or self._queue.qsize() >= self._capacity:
+        if self._closing.is_set() or self._queue.qsize() >= self._capacity:
             self._full += 1
             return
         self._queue.put(self._line(record).encode())
 
     def close(self, deadline: float = _CLOSE_SECONDS) -> None:
         """Write what is queued, for at most `deadline` seconds; later lines are dropped."""
-        if not self._closed:
-            self._closed = True
+        if not self._closing.is_set():
+            self._closing.set()
             self._queue.put(None)
             self._thread.join(deadline)
         super().close()
@@ -78,6 +81,7 @@ class BufferedLog(logging.Handler):
     def _write_lines(self) -> None:
         while True:
             batch = [self._queue.get()]
+            self._closing.wait(_GATHER_SECONDS)
             with contextlib.suppress(Empty):
                 while len(batch) < _BATCH:
                     batch.append(self._queue.get_nowait())

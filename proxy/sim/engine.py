@@ -239,7 +239,7 @@ class Engine:
         room = self.limits.max_running - len(self.running)
         admitted: list[Sequence] = []
         prompt_tokens = 0
-        for sequence in islice(self.waiting.values(), max(room, 0)):
+        for sequence in islice(self.waiting.values(), room):
             prompt_tokens += sequence.prompt_tokens
             if admitted and prompt_tokens > MAX_PREFILL_TOKENS:
                 break

@@ -1,30 +1,70 @@
 """A little traffic with a view of where it goes: one request at a time, a burst, one at a time.
 
 It talks to a running specswitch over HTTP like any client, and learns where a request went from the
-headers of its answer.
+headers of its answer, and from the admin listener what specswitch thinks.
 """
 
 import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import StrEnum
 from statistics import mean
 
 import httpx2
-from rich.console import Console
+import msgspec
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from proxy.errors import SpecswitchError
 
-_START_SECONDS = 30.0
-_CALM_SECONDS = 60.0
+_PATIENCE_SECONDS = 60.0
 _POLL_SECONDS = 0.1
 _TOKENS = 48
 _BURST = 24
 _ALONE = 4
+
+_WHY = {
+    "in_flight": "load went over N*",
+    "calm": "few are in flight",
+    "health": "the other server is not there",
+    "control": "the operator says so",
+    "uncalibrated": "N* is not known",
+    "flap": "it has changed too often",
+}
+"""The reasons of a mode, in words for somebody who sees it for the first time."""
+
+
+class View(StrEnum):
+    """How the traffic is shown."""
+
+    AUTO = "auto"  # live on a terminal, a line for each part elsewhere
+    JSON = "json"  # an object in a line for each part
+
+
+class _InFlight(msgspec.Struct):
+    spec: int
+    base: int
+
+
+class _Crossover(msgspec.Struct):
+    in_flight: float | str | None
+
+
+class State(msgspec.Struct):
+    """What is shown of /admin/state."""
+
+    mode: str
+    mode_reason: str
+    in_flight: _InFlight
+    average_in_flight: float
+    crossover: _Crossover
+    gate: float | str | None
 
 
 @dataclass
@@ -33,136 +73,263 @@ class Phase:
 
     name: str
     asked: int
-    went: Counter[str] = field(default_factory=Counter)
-    """By `upstream (reason)`."""
+    went: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By upstream and reason."""
     first_token: list[float] = field(default_factory=list)
     """Seconds."""
-    rate: list[float] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)
     """Tokens/s of one request, as its client sees it."""
+    tokens: int = 0
     failed: int = 0
+    began: float | None = None
+    ended: float | None = None
+    """Of the last request that has; monotonic seconds."""
 
     @property
-    def ended(self) -> int:
-        """Requests that have ended."""
-        return len(self.rate) + self.failed
+    def done(self) -> int:
+        """Requests that have ended, well or not."""
+        return len(self.rates) + self.failed
 
-    def row(self) -> tuple[str, str, str, str, str]:
-        """As the cells of a table."""
-        went = ", ".join(f"{count} x {where}" for where, count in sorted(self.went.items()))
-        first = f"{mean(self.first_token) * 1000:.0f} ms" if self.first_token else ""
-        rate = f"{mean(self.rate):.0f} tok/s" if self.rate else ""
-        failed = f", {self.failed} failed" if self.failed else ""
-        return self.name, f"{self.ended}/{self.asked}{failed}", went, first, rate
+    @property
+    def rate(self) -> float | None:
+        """Tokens/s of all requests together."""
+        if self.began is None or self.ended is None or not self.tokens:
+            return None
+        return self.tokens / (self.ended - self.began)
+
+    def to(self, upstream: str) -> int:
+        """How many went to `upstream`."""
+        return sum(count for (name, _), count in self.went.items() if name == upstream)
 
 
-async def show_traffic(url: str, admin_url: str) -> None:
-    """Send the traffic to `url`, and show it; raises SpecswitchError if nothing gets through."""
-    console = Console()
+async def show_traffic(
+    url: str, admin_url: str, console: Console, *, view: View = View.AUTO
+) -> int:
+    """Send the traffic to `url` and show it on `console`; the number of requests that failed.
+
+    Raises SpecswitchError where specswitch does not answer or does not become ready.
+    """
     phases = [
-        Phase("one at a time", _ALONE),
-        Phase(f"a burst of {_BURST}", _BURST),
-        Phase("one at a time again", _ALONE),
+        Phase(f"{_ALONE}, one at a time", _ALONE),
+        Phase(f"{_BURST} at once", _BURST),
+        Phase(f"{_ALONE}, one at a time", _ALONE),
     ]
-    timeout = httpx2.Timeout(60.0)
-    async with httpx2.AsyncClient(base_url=url, timeout=timeout, trust_env=False) as client:
-        await _until_ready(client)
-        if not console.is_terminal:
-            async for phase in _play(client, admin_url, phases):
-                console.print("  ".join(cell for cell in phase.row() if cell))
+    timeout = httpx2.Timeout(_PATIENCE_SECONDS)
+    async with httpx2.AsyncClient(
+        base_url=url, timeout=timeout, trust_env=False, verify=False
+    ) as client:
+        asking = _Asking(client, admin_url)
+        if view is View.JSON:
+            await _with_lines(console, asking, phases, _object)
+        elif console.is_terminal and not console.is_dumb_terminal:
+            await _with_view(console, asking, phases)
+        else:
+            await _with_lines(console, asking, phases, _sentence)
+    return sum(phase.failed for phase in phases)
+
+
+class _Asking:
+    """The requests themselves."""
+
+    def __init__(self, client: httpx2.AsyncClient, admin_url: str) -> None:
+        self._client = client
+        self._admin_url = admin_url
+
+    async def play(self, phases: list[Phase]) -> AsyncIterator[Phase]:
+        """Run the phases; each is yielded when it is over."""
+        alone, burst, again = phases
+        await self._until_mode("spec")
+        await self._one_at_a_time(alone)
+        yield alone
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(burst.asked):
+                tasks.create_task(self._ask(burst))
+        yield burst
+        await self._until_mode("spec")
+        await self._one_at_a_time(again)
+        yield again
+
+    async def state(self) -> State:
+        """What specswitch thinks; raises SpecswitchError where it does not say."""
+        with _translated():
+            answer = await self._client.get(f"{self._admin_url}/admin/state")
+            answer.raise_for_status()
+        return msgspec.json.decode(answer.content, type=State)
+
+    async def _one_at_a_time(self, phase: Phase) -> None:
+        for _ in range(phase.asked):
+            await self._ask(phase)
+
+    async def _ask(self, phase: Phase) -> None:
+        """One streamed chat request, noted in `phase`."""
+        body = {
+            "messages": [{"role": "user", "content": "Why is the sky blue?"}],
+            "max_tokens": _TOKENS,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        started = time.monotonic()
+        phase.began = phase.began or started
+        first, tokens = None, 0
+        try:
+            async with self._client.stream("POST", "/v1/chat/completions", json=body) as response:
+                headers = response.headers
+                where = headers.get("x-specswitch-upstream", "none")
+                phase.went[where, headers.get("x-specswitch-reason", "none")] += 1
+                async for line in response.aiter_lines():
+                    if first is None and line:
+                        first = time.monotonic()
+                    if '"usage":{' in line:
+                        tokens = json.loads(line.removeprefix("data:"))["usage"][
+                            "completion_tokens"
+                        ]
+        except httpx2.HTTPError:
+            tokens = 0  # an answer that broke off is none
+        phase.ended = time.monotonic()
+        if first is None or not tokens:
+            phase.failed += 1
             return
-        with Live(console=console, auto_refresh=False) as live:
-            await _with_view(live, client, admin_url, phases)
+        phase.tokens += tokens
+        phase.first_token.append(first - started)
+        phase.rates.append(tokens / (phase.ended - started))
 
-
-async def _with_view(
-    live: Live, client: httpx2.AsyncClient, admin_url: str, phases: list[Phase]
-) -> None:
-    async def watch() -> None:
-        while True:
-            live.update(_table(phases, await _state(client, admin_url)), refresh=True)
+    async def _until_mode(self, mode: str) -> None:
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while (state := await self.state()).mode != mode:
+            if time.monotonic() > deadline:
+                raise SpecswitchError(
+                    f"the mode is still {state.mode} ({state.mode_reason}) after "
+                    f"{_PATIENCE_SECONDS:g} s, not {mode}"
+                )
             await asyncio.sleep(_POLL_SECONDS)
 
-    async with asyncio.TaskGroup() as tasks:
-        watching = tasks.create_task(watch())
-        async for _ in _play(client, admin_url, phases):
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except httpx2.HTTPError as error:
+        raise SpecswitchError(f"specswitch does not answer: {error!r}") from error
+
+
+async def _with_lines(
+    console: Console, asking: _Asking, phases: list[Phase], line: Callable[[Phase], str]
+) -> None:
+    async for phase in asking.play(phases):
+        console.out(line(phase), highlight=False)
+
+
+async def _with_view(console: Console, asking: _Asking, phases: list[Phase]) -> None:
+    async def play() -> None:
+        async for _ in asking.play(phases):
             continue
-        watching.cancel()
-    live.update(_table(phases, await _state(client, admin_url)), refresh=True)
+
+    playing = asyncio.get_running_loop().create_task(play())
+    try:
+        with Live(console=console, auto_refresh=False) as live:
+            seen = ""
+            while True:
+                over = playing.done()
+                state = await asking.state()
+                # Drawn when something has changed only: a view that is still does not flicker.
+                now = f"{state} {phases}"
+                if now != seen:
+                    seen = now
+                    live.update(_drawn(phases, state), refresh=True)
+                if over:
+                    break
+                await asyncio.wait({playing}, timeout=_POLL_SECONDS)
+        await playing
+    finally:
+        playing.cancel()
+        await asyncio.gather(playing, return_exceptions=True)
 
 
-async def _play(
-    client: httpx2.AsyncClient, admin_url: str, phases: list[Phase]
-) -> AsyncIterator[Phase]:
-    """Run the phases; each is yielded when it is over."""
-    alone, burst, again = phases
-    for _ in range(alone.asked):
-        await _ask(client, alone)
-    yield alone
-    async with asyncio.TaskGroup() as tasks:
-        for _ in range(burst.asked):
-            tasks.create_task(_ask(client, burst))
-    yield burst
-    await _until_mode(client, admin_url, "spec")
-    for _ in range(again.asked):
-        await _ask(client, again)
-    yield again
-
-
-async def _ask(client: httpx2.AsyncClient, phase: Phase) -> None:
-    """One streamed chat request, noted in `phase`."""
-    body = {
-        "messages": [{"role": "user", "content": "Why is the sky blue?"}],
-        "max_tokens": _TOKENS,
-        "ignore_eos": True,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    started = time.monotonic()
-    first, tokens = None, 0
-    async with client.stream("POST", "/v1/chat/completions", json=body) as response:
-        where = response.headers.get("x-specswitch-upstream", "none")
-        phase.went[f"{where} ({response.headers.get('x-specswitch-reason', '?')})"] += 1
-        async for line in response.aiter_lines():
-            if first is None and line:
-                first = time.monotonic()
-            if '"usage":{' in line:
-                tokens = json.loads(line.removeprefix("data:"))["usage"]["completion_tokens"]
-    if first is None or not tokens:
-        phase.failed += 1
-        return
-    phase.first_token.append(first - started)
-    phase.rate.append(tokens / (time.monotonic() - started))
-
-
-async def _until_ready(client: httpx2.AsyncClient) -> None:
-    deadline = time.monotonic() + _START_SECONDS
-    while (await client.get("/readyz")).status_code != httpx2.codes.OK:
-        if time.monotonic() > deadline:
-            raise SpecswitchError(f"no upstream became usable within {_START_SECONDS:g} s")
-        await asyncio.sleep(_POLL_SECONDS)
-
-
-async def _until_mode(client: httpx2.AsyncClient, admin_url: str, mode: str) -> None:
-    deadline = time.monotonic() + _CALM_SECONDS
-    while (await _state(client, admin_url))["mode"] != mode:
-        if time.monotonic() > deadline:
-            raise SpecswitchError(f"the mode did not return to {mode} within {_CALM_SECONDS:g} s")
-        await asyncio.sleep(_POLL_SECONDS)
-
-
-async def _state(client: httpx2.AsyncClient, admin_url: str) -> dict[str, object]:
-    state: dict[str, object] = (await client.get(f"{admin_url}/admin/state")).json()
-    return state
-
-
-def _table(phases: list[Phase], state: dict[str, object]) -> Table:
-    flight = state["in_flight"]
-    table = Table(
-        title=f"mode [bold]{state['mode']}[/] ({state['mode_reason']}), in flight {flight}",
-        title_justify="left",
+def _object(phase: Phase) -> str:
+    return json.dumps(
+        {
+            "traffic": phase.name,
+            "asked": phase.asked,
+            "failed": phase.failed,
+            "went": [
+                {"upstream": upstream, "reason": reason, "requests": count}
+                for (upstream, reason), count in sorted(phase.went.items())
+            ],
+            "first_token_seconds": _mean(phase.first_token),
+            "tokens_per_second_each": _mean(phase.rates),
+            "tokens_per_second": phase.rate,
+        }
     )
-    for name in ("traffic", "done", "went to", "first token", "speed of one"):
-        table.add_column(name)
+
+
+def _sentence(phase: Phase) -> str:
+    went = sorted(phase.went.items())
+    parts = [f"{count} to {upstream} ({reason})" for (upstream, reason), count in went]
+    parts += [f"{phase.failed} failed"] if phase.failed else []
+    if phase.rates:
+        parts.append(f"first token {_milliseconds(phase)}")
+        parts.append(f"{mean(phase.rates):.0f} tokens/s each")
+        parts.append(f"{phase.rate:.0f} in all")
+    return f"{phase.name}: {', '.join(parts)}"
+
+
+def _mean(values: list[float]) -> float | None:
+    return mean(values) if values else None
+
+
+def _milliseconds(phase: Phase) -> str:
+    return f"{mean(phase.first_token) * 1000:.0f} ms" if phase.first_token else ""
+
+
+def _drawn(phases: list[Phase], state: State) -> Group:
+    """The view: what specswitch thinks above, what came of the traffic below; 80 columns do."""
+    return Group(_mode_line(state), _flight_line(state), "", _table(phases))
+
+
+def _mode_line(state: State) -> Text:
+    why = _WHY.get(state.mode_reason, state.mode_reason)
+    mode = (state.mode, f"bold {_COLOURS[state.mode]}")
+    line = Text.assemble("New requests go to ", mode, no_wrap=True, overflow="ellipsis")
+    line.append(f": {why}")
+    if state.mode_reason == "in_flight":
+        back = f"; spec again at average {_number(state.gate)}, now {state.average_in_flight:.1f}"
+        line.append(back, style="dim")
+    return line
+
+
+def _number(value: float | str | None) -> str:
+    """As /admin/state gives it: infinity is a word, null is unknown."""
+    return f"{value:.1f}" if isinstance(value, float) else str(value or "unknown")
+
+
+_COLOURS = {"spec": "cyan", "base": "yellow"}
+
+
+def _flight_line(state: State) -> Text:
+    line = Text("In flight", no_wrap=True, overflow="ellipsis")
+    for name, count in (("spec", state.in_flight.spec), ("base", state.in_flight.base)):
+        # A fixed place for each, so that nothing jumps: spec has N* at most, base the burst.
+        width = 8 if name == "spec" else _BURST
+        line.append(f"   {name} {count:>2} ")
+        line.append(("|" * min(count, width)).ljust(width), style=_COLOURS[name])
+    line.append(f"   N* {_number(state.crossover.in_flight)}", style="dim")
+    return line
+
+
+def _table(phases: list[Phase]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("requests", min_width=16)
+    for name in ("done", "to spec", "to base", "first token", "tokens/s each", "in all"):
+        table.add_column(name, justify="right")
     for phase in phases:
-        table.add_row(*phase.row())
+        failed = f" ({phase.failed} failed)" if phase.failed else ""
+        table.add_row(
+            phase.name,
+            f"{phase.done}/{phase.asked}{failed}",
+            *(str(phase.to(name) or "") for name in ("spec", "base")),
+            _milliseconds(phase),
+            f"{mean(phase.rates):.0f}" if phase.rates else "",
+            f"{phase.rate:.0f}" if phase.rate is not None else "",
+        )
     return table

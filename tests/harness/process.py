@@ -1,5 +1,6 @@
 """specswitch as a real process on free ports, the way an operator runs it."""
 
+import asyncio
 import json
 import os
 import signal
@@ -7,6 +8,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -15,26 +18,45 @@ import httpx2
 from prometheus_client.parser import text_string_to_metric_families
 
 START_SECONDS = 20.0
+POLL_SECONDS = 0.02
+PROGRAM = (sys.executable, "-m", "proxy", "serve")
 
 
-def free_port() -> int:
+def free_port(host: str = "127.0.0.1") -> int:
     """A port on loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.bind((host, 0))
         port = probe.getsockname()[1]
     assert isinstance(port, int)
     return port
 
 
 class Specswitch:
-    """One process; use it as a context. Its log is JSON lines in `log`."""
+    """One process; use it as a context. Its log is JSON lines in `log`.
 
-    def __init__(self, log: Path, *, spec_url: str, base_url: str, **settings: object) -> None:
+    A test whose upstreams live in its own loop uses it as an asynchronous context, and calls what
+    waits for an answer by `asyncio.to_thread`.
+    """
+
+    def __init__(
+        self,
+        log: Path,
+        *,
+        spec_url: str,
+        base_url: str,
+        program: Sequence[str] = PROGRAM,
+        **settings: object,
+    ) -> None:
         self.port = free_port()
         self.admin_port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.admin_url = f"http://127.0.0.1:{self.admin_port}"
         self.log = log
+        self.exit_code = 0
+        """The one that it has to end with."""
+        self.wait = True
+        """Whether entering it waits until it can serve."""
+        self._program = program
         self._environment = {
             "SPECSWITCH_LISTEN_HOST": "127.0.0.1",
             "SPECSWITCH_LISTEN_PORT": str(self.port),
@@ -44,16 +66,24 @@ class Specswitch:
             **{f"SPECSWITCH_{name.upper()}": str(value) for name, value in settings.items()},
         }
         self._process: subprocess.Popen[bytes] | None = None
+        # Nothing here speaks TLS, and reading the system's certificates takes longer than a start.
+        self._client = httpx2.Client(trust_env=False, verify=False)
 
     def __enter__(self) -> Self:
         with self.log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "proxy", "serve"],
+            self._process = subprocess.Popen(  # noqa: S603 - our own words
+                self._program,
                 env={**os.environ, **self._environment},
                 cwd=self.log.parent,
                 stderr=log,
             )
-        self.until_ready()
+        try:
+            if self.wait:
+                self.until_ready()
+        except BaseException:
+            self._process.kill()
+            self._process.wait()
+            raise
         return self
 
     def __exit__(
@@ -62,40 +92,77 @@ class Specswitch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._client.close()
         code = self.stop()
         if error is None:
-            assert code == 0, self.log.read_text()
+            assert code == self.exit_code, self.log.read_text()
+
+    async def __aenter__(self) -> Self:
+        return await asyncio.to_thread(self.__enter__)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await asyncio.to_thread(self.__exit__, kind, error, trace)
 
     @property
     def pid(self) -> int:
         """The process."""
+        return self._running.pid
+
+    @property
+    def _running(self) -> subprocess.Popen[bytes]:
         assert self._process is not None
-        return self._process.pid
+        return self._process
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        self._running.send_signal(number)
+
+    def ended(self, seconds: float = 20.0) -> int:
+        """Wait for its end; the exit code."""
+        return self._running.wait(seconds)
 
     def stop(self, seconds: float = 20.0) -> int:
-        """SIGTERM, and the exit code."""
-        assert self._process is not None
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(seconds)
-
-    def until_ready(self) -> None:
-        """Wait until it can serve."""
-        deadline = time.monotonic() + START_SECONDS
-        while not self._ready():
-            assert self._process is not None
-            assert self._process.poll() is None, self.log.read_text()
-            assert time.monotonic() < deadline, self.log.read_text()
-
-    def _ready(self) -> bool:
+        """SIGTERM, and the exit code; SIGKILL and an error where it does not end."""
+        if self._running.poll() is None:
+            self.send(signal.SIGTERM)
         try:
-            return httpx2.get(f"{self.url}/readyz", trust_env=False).is_success
+            return self.ended(seconds)
+        except subprocess.TimeoutExpired:
+            self._running.kill()
+            self._running.wait()
+            raise
+
+    def until_ready(self, seconds: float = START_SECONDS) -> None:
+        """Wait until it can serve."""
+        self._until(lambda: self.readyz() == httpx2.codes.OK, seconds)
+
+    def until_up(self, seconds: float = START_SECONDS) -> None:
+        """Wait until it answers, whether it can serve or not."""
+        self._until(lambda: self.readyz() is not None, seconds)
+
+    def _until(self, true: Callable[[], bool], seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not true():
+            assert time.monotonic() < deadline, self.log.read_text()
+            with suppress(subprocess.TimeoutExpired):
+                code = self._running.wait(POLL_SECONDS)
+                raise AssertionError(f"ended with {code}: {self.log.read_text()}")
+
+    def readyz(self) -> int | None:
+        """The status of GET /readyz on the endpoint, None where nobody answers."""
+        try:
+            return self._client.get(f"{self.url}/readyz").status_code
         except httpx2.HTTPError:
-            return False
+            return None
 
     def state(self) -> dict[str, object]:
         """GET /admin/state."""
-        answer = httpx2.get(f"{self.admin_url}/admin/state", trust_env=False).raise_for_status()
+        answer = self._client.get(f"{self.admin_url}/admin/state").raise_for_status()
         state = answer.json()
         assert isinstance(state, dict)
         return state
@@ -103,11 +170,11 @@ class Specswitch:
     def control(self, word: str) -> None:
         """PUT /admin/control."""
         url = f"{self.admin_url}/admin/control"
-        httpx2.put(url, json={"control": word}, trust_env=False).raise_for_status()
+        self._client.put(url, json={"control": word}).raise_for_status()
 
     def metric(self, name: str, **labels: str) -> float:
         """The sum of a metric's series with these labels; 0 where there are none."""
-        text = httpx2.get(f"{self.admin_url}/metrics", trust_env=False).raise_for_status().text
+        text = self._client.get(f"{self.admin_url}/metrics").raise_for_status().text
         return sum(
             sample.value
             for family in text_string_to_metric_families(text)

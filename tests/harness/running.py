@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.harness.client import RawClient
-from tests.harness.upstream import ScriptedUpstream
 from proxy.app import App, running
 from proxy.config import load
 from proxy.core.words import Health, UpstreamName
+from tests.harness.client import RawClient
+from tests.harness.upstream import ScriptedUpstream
 
 DEADLINE_SECONDS = 10.0
 

@@ -42,8 +42,8 @@ class FakeTransport(asyncio.Transport):
         super().__init__()
         self.written = b""
         self.unsent = 0
-        self.reading = True
-        self.aborted = False
+        self.reads = [True]
+        self.aborts = 0
         self.closed = False
         self.takes_eof = True
         self.eof = False
@@ -61,15 +61,15 @@ class FakeTransport(asyncio.Transport):
 
     def pause_reading(self) -> None:
         """Note it."""
-        self.reading = False
+        self.reads.append(False)
 
     def resume_reading(self) -> None:
         """Note it."""
-        self.reading = True
+        self.reads.append(True)
 
     def abort(self) -> None:
         """Note it."""
-        self.aborted = True
+        self.aborts += 1
 
     def close(self) -> None:
         """Note it."""
@@ -77,7 +77,7 @@ class FakeTransport(asyncio.Transport):
 
     def is_closing(self) -> bool:
         """Whether it was closed or aborted."""
-        return self.closed or self.aborted
+        return self.closed or self.aborts > 0
 
     def can_write_eof(self) -> bool:
         """Not with TLS."""

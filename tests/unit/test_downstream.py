@@ -20,9 +20,9 @@ async def test_slow_from_the_answer_before() -> None:
     wire.upstream.data_received(reply(b"{}")[:-1])
 
     assert wire.connection.slow
-    assert not wire.engine.reading
+    assert wire.engine.reads == [True, False]
     wire.connection.resume_writing()
-    assert wire.engine.reading
+    assert wire.engine.reads == [True, False, True]
     wire.upstream.data_received(b"}")
     assert wire.client.written.endswith(b"{}")
 
@@ -56,11 +56,11 @@ async def test_slow_client_with_progress_is_kept() -> None:
     wire.connection.pause_writing()
     wire.client.unsent = 900
     wire.pass_time(TIMEOUTS.client_write)
-    assert not wire.client.aborted
+    assert wire.client.aborts == 0
     wire.pass_time(TIMEOUTS.client_write)
 
-    assert wire.client.aborted
-    assert wire.engine.aborted
+    assert wire.client.aborts > 0
+    assert wire.engine.aborts > 0
     assert wire.front.open_requests == 0
 
 
@@ -72,12 +72,12 @@ async def test_last_answer_may_be_read_to_its_end() -> None:
     wire.client.unsent = 1000
     assert wire.connection.eof_received() is True
     wire.pass_time(LINGER_SECONDS)
-    assert not wire.client.aborted
+    assert wire.client.aborts == 0
     wire.client.unsent = 500
     wire.pass_time(TIMEOUTS.client_write)
-    assert not wire.client.aborted
+    assert wire.client.aborts == 0
     wire.pass_time(TIMEOUTS.client_write)
-    assert wire.client.aborted
+    assert wire.client.aborts > 0
 
 
 async def test_last_answer_is_read_and_the_client_stays() -> None:
@@ -88,7 +88,7 @@ async def test_last_answer_is_read_and_the_client_stays() -> None:
     wire.connection.data_received(b"more, which nobody reads")
     wire.pass_time(LINGER_SECONDS)
 
-    assert wire.client.aborted
+    assert wire.client.aborts > 0
 
 
 async def test_without_half_close() -> None:
@@ -129,7 +129,7 @@ async def test_early_timer_looks_again() -> None:
     wire.pass_time(1.0)
 
     assert not wire.client.written
-    assert not wire.client.aborted
+    assert wire.client.aborts == 0
     wire.connection.connection_lost(None)
 
 
@@ -166,7 +166,7 @@ async def test_engine_that_speaks_out_of_turn_is_dropped() -> None:
     wire = Wire()
     wire.upstream.data_received(reply(b"{}"))
 
-    assert wire.engine.aborted
+    assert wire.engine.aborts > 0
     assert wire.pools["spec"].idle == 0  # type: ignore[index]  # a StrEnum is its value
 
 
@@ -177,7 +177,7 @@ async def test_second_answer_to_one_request_ends_the_connection() -> None:
     wire.upstream.data_received(reply(b"1") + reply(b"2"))
 
     assert wire.client.written.endswith(b"\r\n\r\n1")
-    assert wire.engine.aborted
+    assert wire.engine.aborts > 0
 
 
 async def test_unsent_request_ends_the_connection() -> None:
@@ -187,7 +187,7 @@ async def test_unsent_request_ends_the_connection() -> None:
     wire.engine.unsent = 10
     wire.upstream.data_received(reply(b"1"))
 
-    assert wire.engine.aborted
+    assert wire.engine.aborts > 0
 
 
 async def test_old_kept_connections_are_closed() -> None:
@@ -196,7 +196,7 @@ async def test_old_kept_connections_are_closed() -> None:
     pool = wire.pools["spec"]  # type: ignore[index]  # a StrEnum is its value
     wire.pair.now += TIMEOUTS.idle_connection + 0.1
     pool.sweep(wire.pair.now)
-    assert wire.engine.aborted
+    assert wire.engine.aborts > 0
     old = FakeTransport()
     stale = EngineConnection(pool)
     stale.connection_made(old)
@@ -204,7 +204,7 @@ async def test_old_kept_connections_are_closed() -> None:
     wire.pair.now += TIMEOUTS.idle_connection + 0.1
     wire.connection.data_received(ASKING)
 
-    assert old.aborted
+    assert old.aborts > 0
     assert not old.written
     wire.connection.cut()
 

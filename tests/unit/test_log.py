@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import socket
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -385,3 +386,19 @@ def test_a_recovery_is_good_news(caplog: pytest.LogCaptureFixture) -> None:
     LogObserver().health_changed(UpstreamName.BASE, Health.HEALTHY, None, "")
 
     assert told(caplog) == ("INFO", "base is healthy", {"upstream": "base", "health": "healthy"})
+
+
+def test_lines_gather() -> None:
+    """Lines that come close together are written together: a thread woken for each is a brake."""
+    reader, writer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with reader, writer:
+        log = BufferedLog(writer.fileno(), as_json=False)
+        for number in range(200):
+            log.emit(logging.makeLogRecord({"msg": f"line {number}"}))
+        log.close()
+        writer.close()
+        packets = iter(lambda: reader.recv(1 << 20), b"")
+        sizes = [packet.count(b"\n") for packet in packets]
+
+    assert sum(sizes) == 200
+    assert len(sizes) <= 3

@@ -198,9 +198,11 @@ async def test_a_client_that_asks_first() -> None:
 
 
 async def test_an_offer_of_an_upgrade() -> None:
-    """Another protocol is not taken up; the request is answered all the same."""
+    """Another protocol is not taken up; this request and the next are answered all the same."""
     async with _pair() as pair, _wire(pair.base_url) as wire:
         wire.get("/v1/models", "connection: upgrade", "upgrade: h2c")
+        assert (await wire.answer())[0] == 200
+        wire.get("/ready")
         assert (await wire.answer())[0] == 200
 
 
@@ -414,6 +416,20 @@ async def test_closing_under_load() -> None:
         for wire in (busy, idle):
             with pytest.raises(ConnectionResetError):
                 await wire.events()
+
+
+async def test_closing_leaves_no_timer() -> None:
+    """Neither the GPU nor an idle connection keeps a call in the loop."""
+    loop = asyncio.get_running_loop()
+    async with _pair(time_scale=1.0) as pair, _wire(pair.spec_url) as busy:
+        busy.post("/v1/chat/completions", _chat(stream=True, **ENDLESS))
+        await busy.head()
+        async with _wire(pair.base_url) as idle:
+            idle.get("/ready")
+            await idle.answer()
+            await pair.close()
+    scheduled = loop._scheduled  # type: ignore[attr-defined]  # asyncio has no public view of it
+    assert [timer for timer in scheduled if not timer.cancelled()] == []
 
 
 async def test_closing_what_never_started() -> None:
