@@ -112,7 +112,6 @@ class UpstreamHealth:
     def misconfigured(self) -> bool:
         """The server is not what it should be; whether that is news."""
         news = self.cause is not EjectionCause.MISCONFIGURED
-        self._good_probes = 0
         self._eject(EjectionCause.MISCONFIGURED, until=self.until)
         return news
 
@@ -152,7 +151,7 @@ class UpstreamHealth:
 
     def advance(self, now: float) -> bool:
         """Let time pass; whether a timed ejection ended."""
-        if self.state is not Health.EJECTED or self.until is None or now < self.until:
+        if self.until is None or now < self.until:
             return False
         self.until = None
         if self.cause is EjectionCause.MISCONFIGURED:
@@ -171,8 +170,6 @@ class UpstreamHealth:
     def _become_healthy(self) -> None:
         self.state = Health.HEALTHY
         self.cause = None
-        self.until = None
-        self._failed_requests = 0
 
     def _eject(self, cause: EjectionCause, *, until: float | None) -> None:
         self.state = Health.EJECTED

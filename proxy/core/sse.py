@@ -415,6 +415,8 @@ class StreamWatch:
         self._token(now)
 
     def _token(self, now: float) -> None:
+        if self.error_code is not None:
+            return  # what follows an error event is its usage, and no token
         if self.first_token_at is None:
             self.first_token_at = now
         self.last_token_at = now

@@ -25,12 +25,12 @@ class Account:
 
     __slots__ = (
         "_noted",
-        "notes_answer",
         "began_at",
         "endpoint",
         "key_name",
         "method",
         "need",
+        "notes_answer",
         "place",
         "placed_at",
         "queued_at",

@@ -67,7 +67,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 
 def next_tokens(tokenizer: PreTrainedTokenizerFast) -> list[int]:
     """Return the token after each token: one long cycle of words, which the rest lead into."""
-    rng = random.Random(7)  # noqa: S311 - the same models each time
+    rng = random.Random(7)
     words = [token for token in range(len(SPECIAL), VOCABULARY) if _is_word(tokenizer, token)]
     rng.shuffle(words)
     following = [words[token % len(words)] for token in range(VOCABULARY)]

@@ -336,7 +336,7 @@ def wait_until(met: Callable[[], bool], what: str, seconds: float = 30.0) -> Non
 
 
 def _free_port() -> int:
-    for port in Random().sample(_PORTS, k=100):  # noqa: S311 - so that two runs differ
+    for port in Random().sample(_PORTS, k=100):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with contextlib.suppress(OSError):

@@ -333,6 +333,7 @@ async def test_nobody_can_be_connected_to() -> None:
         reply(QUEUE_FULL, status="503 Service Unavailable"),
         reply(QUEUE_FULL, status="429 Too Many Requests"),
         stream(REFUSED, DONE),
+        stream(REFUSED, event({"choices": [], "usage": {"completion_tokens": 0}}), DONE),
     ],
 )
 async def test_refusal_by_spec_is_retried_once(refusal: bytes) -> None:

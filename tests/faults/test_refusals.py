@@ -21,7 +21,8 @@ ASKING = post("/generate", {"text": "a"})
         b"CONNECT evil:443 HTTP/1.1\r\nHost: evil\r\n\r\n",
         b"GET /livez HTTP/1.1\r\n\r\n",
         b"GET /livez HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
-        b"POST /generate HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"POST /generate HTTP/1.1\r\nHost: a\r\n"
+        b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
         b"POST /generate HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\na",
         b"POST /generate HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
         b"POST /generate HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
@@ -64,7 +65,7 @@ async def test_unknown_paths_and_methods() -> None:
 
 @pytest.mark.parametrize("declared", [True, False])
 async def test_body_too_large(declared: bool) -> None:  # noqa: FBT001 - a parameter
-    """A body over the limit, declared or chunked: 413 that survives, and the engine is untouched."""
+    """A body over the limit, declared or chunked: a 413 that survives; no engine was touched."""
     async with rig(limits__max_body_bytes=1000) as it:
         client = await it.client()
         if declared:
@@ -186,7 +187,7 @@ async def test_no_upstream() -> None:
 
 
 async def test_swapped_upstreams() -> None:
-    """spec and base exchanged: both unusable, said loudly, and the process stays up."""
+    """Spec and base exchanged: both unusable, said loudly, and the process stays up."""
     spec, base = ScriptedUpstream(speculative=False), ScriptedUpstream(speculative=True)
     async with rig(spec=spec, base=base, wait=False, timeouts__wait_for_upstream=0.3) as it:
         await it.until(

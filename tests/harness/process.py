@@ -44,7 +44,6 @@ class Specswitch:
         *,
         spec_url: str,
         base_url: str,
-        program: Sequence[str] = PROGRAM,
         **settings: object,
     ) -> None:
         self.port = free_port()
@@ -54,9 +53,9 @@ class Specswitch:
         self.log = log
         self.exit_code = 0
         """The one that it has to end with."""
+        self.program: Sequence[str] = PROGRAM
         self.wait = True
         """Whether entering it waits until it can serve."""
-        self._program = program
         self._environment = {
             "SPECSWITCH_LISTEN_HOST": "127.0.0.1",
             "SPECSWITCH_LISTEN_PORT": str(self.port),
@@ -72,7 +71,7 @@ class Specswitch:
     def __enter__(self) -> Self:
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own words
-                self._program,
+                self.program,
                 env={**os.environ, **self._environment},
                 cwd=self.log.parent,
                 stderr=log,

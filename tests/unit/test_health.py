@@ -119,6 +119,17 @@ def test_a_known_server_rises_after_rise_good_probes() -> None:
     assert not asks_identity(health)
 
 
+@pytest.mark.parametrize("rise", [1, 2, 3, 5])
+def test_each_good_probe_is_one(rise: int) -> None:
+    """It rises with the last of `rise`, and its identity is wanted for that one only."""
+    health = UpstreamHealth(HealthRules(fall=1, rise=rise, passive_failures=1, ejection=5.0))
+    health.probe_succeeded()
+    health.probe_failed()
+    told = [(health.wants_identity, health.probe_succeeded()) for _ in range(rise)]
+
+    assert told == [(False, False)] * (rise - 1) + [(True, True)]
+
+
 def test_good_probes_before_the_fall_do_not_count_for_the_rise() -> None:
     """What was good before it failed says nothing about whether it is well again."""
     health = healthy()
@@ -240,6 +251,17 @@ def test_a_trial_that_succeeds_makes_it_healthy() -> None:
     assert not health.trying
 
 
+def test_a_trial_that_has_succeeded_is_over() -> None:
+    """The next probation has one of its own."""
+    health = on_probation()
+    health.trial_started()
+    health.request_succeeded(trial=True)
+    fail_requests(health, 4, now=10.0)
+    health.advance(15.0)
+
+    assert trial_seen(health) == (True, False)
+
+
 def test_requests_from_before_prove_nothing_in_probation() -> None:
     """Only the trial was sent to the server as it is now."""
     health = on_probation()
@@ -257,6 +279,7 @@ def fail_trials(health: UpstreamHealth, count: int) -> list[float]:
     for _ in range(count):
         now = 0.0 if health.until is None else health.until
         health.advance(now)
+        assert trial_seen(health) == (True, False)
         health.trial_started()
         assert health.request_failed(trial=True, now=now) is True
         assert health.until is not None
@@ -323,6 +346,19 @@ def test_failed_probes_from_before_a_probation_are_part_of_its_row() -> None:
     assert health.probe_failed() is True
 
 
+def test_a_trial_that_ends_during_an_ejection_changes_nothing() -> None:
+    """Neither a good nor a bad end tells more than the probes that ejected it."""
+    good, bad = on_probation(), on_probation()
+    for health in (good, bad):
+        health.trial_started()
+        fail_probes(health, 3)
+    good.request_succeeded(trial=True)
+
+    assert picture(good) == BY_PROBE
+    assert bad.request_failed(trial=True, now=9.0) is False
+    assert picture(bad) == BY_PROBE
+
+
 def leave_a_trial_behind() -> UpstreamHealth:
     """One in its second probation, with the trial of the first still out."""
     health = on_probation()
@@ -364,6 +400,7 @@ def test_a_trial_that_fails_after_the_rise_is_one_failure() -> None:
     health.probe_succeeded()
     health.probe_succeeded()
 
+    assert trial_seen(health) == (True, False)
     assert health.request_failed(trial=True, now=9.0) is False
     assert picture(health) == HEALTHY
 

@@ -238,6 +238,16 @@ def test_changes_outside_the_window_are_forgotten() -> None:
     assert flap(controller, [40.0 * i for i in range(50)]) == [True] * 50
 
 
+@pytest.mark.parametrize(("again_at", "returns"), [(59.9, False), (60.0, True)])
+def test_a_change_is_forgotten_when_the_window_has_passed(
+    *, again_at: float, returns: bool
+) -> None:
+    """To the moment, whatever the clock stands at."""
+    controller = Controller(DEFAULTS, now=1000.0)
+
+    assert flap(controller, [1000.0, 1020.0, 1000.0 + again_at]) == [True, True, returns]
+
+
 def test_a_hold_that_ends_inside_the_window_begins_anew() -> None:
     """A short hold does not open the way past the limit."""
     controller = Controller(replace(DEFAULTS, flap_hold=5.0), now=0.0)

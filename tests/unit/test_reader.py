@@ -514,6 +514,18 @@ def test_after_the_end_nothing_is_read_or_held() -> None:
     assert source.ahead == 0
 
 
+def test_a_closed_reader_holds_no_bytes() -> None:
+    """Neither of a body that was coming in nor of what was sent ahead."""
+    source = reader()
+    read(source, CHUNKED + b"1\r\nx\r\n2\r\nyz\r\n")
+    source.feed(b"3\r\n")
+    source.close()
+
+    assert not source._pending
+    assert not source._first_piece
+    assert not source._body
+
+
 class Watched(RequestReader):
     """A reader that can be watched go."""
 

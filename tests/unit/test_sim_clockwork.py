@@ -73,7 +73,7 @@ class _Case:
             FOUNDING,
             {BASE: base, SPEC: DEFAULT_LIMITS[SPEC]},
             contention=0.9,
-            random=Random(1),  # noqa: S311  a seed makes the test repeatable
+            random=Random(1),
         )
         self.clockwork = Clockwork(gpu, self.loop, scale=scale, wall=1000.0)
         self.tally = Tally()

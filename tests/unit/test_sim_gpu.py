@@ -35,7 +35,7 @@ def _gpu(
     spec: Limits = DEFAULT_LIMITS[SPEC],
     contention: float = 0.9,
 ) -> Gpu:
-    random = Random(7)  # noqa: S311  a seed makes the test repeatable
+    random = Random(7)
     return Gpu(profile, {BASE: base, SPEC: spec}, contention=contention, random=random)
 
 
@@ -187,7 +187,7 @@ def test_when_the_other_engine_falls_idle_the_rest_goes_at_full_speed() -> None:
 def test_each_sequence_ends_exactly_once() -> None:
     """Whatever mix of endings, each key ends once, its tokens add up, and nothing is left."""
     gpu = _gpu(base=Limits(max_running=8, max_queued=20), spec=Limits(max_running=4, max_queued=9))
-    random = Random(3)  # noqa: S311  a seed makes the test repeatable
+    random = Random(3)
     wanted: dict[int, int] = {}
     ends: Counter[int] = Counter()
     tokens: Counter[int] = Counter()

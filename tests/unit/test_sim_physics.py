@@ -139,7 +139,7 @@ def test_impossible_contention_is_refused(contention: float) -> None:
 def test_accepted_drafts_have_the_wanted_mean() -> None:
     """Over many rounds a sequence gets tau tokens a round, none above k + 1."""
     chance = acceptance_probability(2.6, 5)
-    random = Random(1)  # noqa: S311  a seed makes the test repeatable
+    random = Random(1)
     drawn = [1 + accepted_drafts(random, chance, 5) for _ in range(40_000)]
     assert isclose(sum(drawn) / len(drawn), 2.6, rel_tol=0.01)
     assert (min(drawn), max(drawn)) == (1, 6)

@@ -716,3 +716,14 @@ def test_the_usage_of_a_whole_answer(body: object, dialect: Dialect, tokens: int
 def test_an_answer_that_is_no_json_has_no_usage(body: bytes, dialect: Dialect) -> None:
     """And raises nothing."""
     assert usage_of(body, dialect) is None
+
+
+def test_what_follows_an_error_event_is_no_token() -> None:
+    """SGLang sends the usage that was asked for even after a refusal: no token."""
+    watch = StreamWatch(Dialect.OPENAI_CHAT)
+    watch.feed(b'data: {"error": {"message": "The request queue is full.", "code": 503}}\n\n', 1.0)
+    watch.feed(b'data: {"choices":[],"usage":{"completion_tokens":0}}\n\ndata: [DONE]\n\n', 2.0)
+
+    assert watch.error_code == 503
+    assert watch.first_token_at is None
+    assert watch.last_token_at is None
