@@ -11,6 +11,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
+INSTALLED = "import proxy, sys; sys.exit(not proxy.__file__.startswith(sys.prefix))"
+"""That what runs is the wheel, and no checkout that a variable of the environment points to."""
+
 
 def main() -> None:
     """Build, install, run."""
@@ -23,6 +26,7 @@ def main() -> None:
         pip = (str(python), "-m", "pip", "--quiet", "--disable-pip-version-check", "install")
         run(*pip, "--upgrade", "pip")
         run(*pip, "--constraint", str(unhashed(Path(scratch))), str(wheel))
+        run(str(python), "-c", INSTALLED, cwd=scratch)
         run(str(command), "--version", cwd=scratch)
         run(str(command), "serve", "--check", cwd=scratch)
         run(str(python), "-m", "proxy", "demo", "--once", "--port=0", "--admin-port=0", cwd=scratch)

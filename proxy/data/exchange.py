@@ -24,13 +24,39 @@ ours and raises `IllegalEvent`.
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
 from math import inf
-from typing import ClassVar, TypeAlias
-
-from msgspec import Struct
+from typing import ClassVar
 
 from proxy.core.dispatch import Evidence, Place
 from proxy.core.sse import StreamWatch
-from proxy.core.words import Outcome, RetryCause, UpstreamName
+from proxy.core.words import Outcome, RetryCause
+from proxy.data.events import (
+    Answer,
+    Ask,
+    AskOther,
+    ClientGone,
+    Commands,
+    Connect,
+    Connected,
+    ConnectFailed,
+    Cut,
+    DropEngine,
+    EndAnswer,
+    EngineLost,
+    Event,
+    Expired,
+    Finish,
+    FirstEventRead,
+    HeadRead,
+    KeepEngine,
+    LeaveRoom,
+    NotPlaced,
+    Placed,
+    Refused,
+    RequestRead,
+    ResponseEnded,
+    Send,
+    SendHead,
+)
 from proxy.data.settings import Timeouts
 from proxy.errors import Refusal, UpstreamConnect, UpstreamFault, UpstreamReset, UpstreamTimeout
 
@@ -61,181 +87,6 @@ class State(Enum):
 
 class IllegalEvent(RuntimeError):  # noqa: N818 - as h11's LocalProtocolError: a fault of ours
     """A state was told what cannot happen in it."""
-
-
-# Events --------------------------------------------------------------------------------------
-
-
-class RequestRead(Struct, frozen=True):
-    """The whole request is here."""
-
-
-class Placed(Struct, frozen=True):
-    """A place is held for this request."""
-
-    place: Place
-
-
-class NotPlaced(Struct, frozen=True):
-    """No place at the other upstream."""
-
-
-class Refused(Struct, frozen=True):
-    """An answer of our own instead of an engine's."""
-
-    refusal: Refusal
-
-
-class Connected(Struct, frozen=True):
-    """There is a connection to the engine; `reused` if it has served before."""
-
-    reused: bool
-
-
-class ConnectFailed(Struct, frozen=True):
-    """There is none."""
-
-    why: str
-
-
-class HeadRead(Struct, frozen=True):
-    """The response's head is here. `watch` is None where the body is not a stream we can read."""
-
-    status: int
-    watch: StreamWatch | None
-
-
-class FirstEventRead(Struct, frozen=True):
-    """The first event of a held stream is complete, or never will be."""
-
-
-class ResponseEnded(Struct, frozen=True):
-    """The response is complete; `reusable` if its connection can serve again."""
-
-    reusable: bool
-
-
-class EngineLost(Struct, frozen=True):
-    """The engine's connection broke, or what came over it is not HTTP.
-
-    `silent` if not one byte had come back since the request went out.
-    """
-
-    silent: bool
-    why: str
-
-
-class ClientGone(Struct, frozen=True):
-    """The client has left."""
-
-
-class Expired(Struct, frozen=True):
-    """The exchange's deadline has passed."""
-
-
-Event: TypeAlias = (
-    RequestRead
-    | Placed
-    | NotPlaced
-    | Refused
-    | Connected
-    | ConnectFailed
-    | HeadRead
-    | FirstEventRead
-    | ResponseEnded
-    | EngineLost
-    | ClientGone
-    | Expired
-)
-
-
-# Commands ------------------------------------------------------------------------------------
-
-
-class Ask(Struct, frozen=True):
-    """Ask for a place."""
-
-
-class AskOther(Struct, frozen=True):
-    """Ask for a place at the other upstream, in exchange for the one held."""
-
-    place: Place
-    cause: RetryCause
-    evidence: Evidence
-
-
-class LeaveRoom(Struct, frozen=True):
-    """Leave the waiting room."""
-
-
-class Connect(Struct, frozen=True):
-    """Get a connection to `upstream`; with `fresh`, not a kept one."""
-
-    upstream: UpstreamName
-    fresh: bool
-
-
-class Send(Struct, frozen=True):
-    """Send the request, as the `attempt`-th."""
-
-    attempt: int
-
-
-class SendHead(Struct, frozen=True):
-    """Send the response's head to the client, and what was held with it."""
-
-
-class DropEngine(Struct, frozen=True):
-    """Close the engine's connection, or give up making one, at once."""
-
-
-class KeepEngine(Struct, frozen=True):
-    """Put the engine's connection back with those kept."""
-
-
-class Finish(Struct, frozen=True):
-    """Give the place back, count the outcome, write the line."""
-
-    outcome: Outcome
-    evidence: Evidence
-    place: Place | None
-    refusal: Refusal | None = None
-
-
-class Answer(Struct, frozen=True):
-    """Answer the client ourselves."""
-
-    refusal: Refusal
-
-
-class EndAnswer(Struct, frozen=True):
-    """Mark the end of the relayed body."""
-
-
-class Cut(Struct, frozen=True):
-    """Break the client's answer off, so that it cannot be taken for complete."""
-
-    refusal: Refusal
-
-
-Command: TypeAlias = (
-    Ask
-    | AskOther
-    | LeaveRoom
-    | Connect
-    | Send
-    | SendHead
-    | DropEngine
-    | KeepEngine
-    | Finish
-    | Answer
-    | EndAnswer
-    | Cut
-)
-Commands: TypeAlias = tuple[Command, ...]
-
-
-# The machine ---------------------------------------------------------------------------------
 
 
 class Exchange:

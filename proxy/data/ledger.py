@@ -7,7 +7,8 @@ from proxy.core.observer import Record
 from proxy.core.route import Need
 from proxy.core.sse import StreamWatch, usage_of
 from proxy.core.words import Outcome
-from proxy.data.exchange import Exchange, Finish
+from proxy.data.events import Finish
+from proxy.data.exchange import Exchange
 from proxy.errors import Refusal
 
 MAX_NOTED_BYTES = 65536

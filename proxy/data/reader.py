@@ -265,7 +265,7 @@ class RequestReader:
         assert head is not None  # noqa: S101 - `next` has looked
         if head.content_length is not None and head.content_length > self._max_body:
             return self._too_large(f"{head.content_length} bytes")
-        if not self._complete and self._pending:
+        if not self._complete:
             if head.chunked:
                 self._feed_chunked()
             else:

@@ -11,15 +11,15 @@ from proxy.core.answers import error_event
 from proxy.core.dispatch import Place, Ticket
 from proxy.core.endpoints import Endpoint
 from proxy.core.http import Framing, client_head, decision_lines, engine_head, header
-from proxy.core.peek import Dialect
-from proxy.core.sse import StreamWatch
 from proxy.core.words import Outcome, RetryCause
+from proxy.data import events as ev
 from proxy.data import exchange as ex
 from proxy.data.front import Front
 from proxy.data.ledger import Account
 from proxy.data.own import refusal_answer
 from proxy.data.reader import RequestHead
-from proxy.data.upstream import Connecting, EngineConnection, ResponseHead
+from proxy.data.response import ResponseHead, connection_line, framing_for, watch_for
+from proxy.data.upstream import Connecting, EngineConnection
 from proxy.errors import Overloaded, Refusal
 
 
@@ -121,20 +121,20 @@ class Relay:
         self._body = body
         self.account.read(self._front.traits(self._endpoint, body), len(body), now)
         self.exchange.streams = self.account.traits.stream and self._endpoint.dialect is not None
-        self._process(ex.RequestRead())
+        self._process(ev.RequestRead())
 
     def refuse(self, refusal: Refusal) -> None:
         """Answer instead of an engine."""
-        self._process(ex.Refused(refusal))
+        self._process(ev.Refused(refusal))
 
     def client_gone(self) -> None:
         """Nobody is there to answer."""
         self._client.keep_alive = False
-        self._process(ex.ClientGone())
+        self._process(ev.ClientGone())
 
     def expired(self) -> None:
         """Its deadline has passed."""
-        self._process(ex.Expired())
+        self._process(ev.Expired())
 
     def pause(self) -> None:
         """The client reads more slowly than the engine writes: let the engine wait."""
@@ -154,13 +154,13 @@ class Relay:
         """A place came free."""
         self._ticket = None
         self.account.placed(place, self._front.clock())
-        self._process(ex.Placed(place))
+        self._process(ev.Placed(place))
         self._client.request_moved()
 
     def refused(self, refusal: Refusal) -> None:
         """None came free."""
         self._ticket = None
-        self._process(ex.Refused(refusal))
+        self._process(ev.Refused(refusal))
         self._client.request_moved()
 
     # Sink
@@ -168,19 +168,19 @@ class Relay:
     def engine_connected(self, engine: EngineConnection) -> None:
         """A new connection."""
         self._engine = engine
-        self._process(ex.Connected(reused=False))
+        self._process(ev.Connected(reused=False))
 
     def engine_not_connected(self, why: str) -> None:
         """None."""
         self._engine = None
-        self._process(ex.ConnectFailed(why))
+        self._process(ev.ConnectFailed(why))
 
     def engine_head(self, head: ResponseHead) -> None:
         """The response begins."""
         self._response = head
-        watch = _watch(head, self._endpoint.dialect)
-        self.account.notes_answer = watch is None and _is_plain_json(head)
-        self._process(ex.HeadRead(head.status, watch))
+        watch = watch_for(head, self._endpoint.dialect)
+        self.account.notes_answer = watch is None and head.plain_json
+        self._process(ev.HeadRead(head.status, watch))
 
     def engine_body(self, pieces: list[bytes]) -> None:
         """A part of it."""
@@ -192,11 +192,11 @@ class Relay:
 
     def engine_ended(self, *, reusable: bool) -> None:
         """The end of it."""
-        self._process(ex.ResponseEnded(reusable))
+        self._process(ev.ResponseEnded(reusable))
 
     def engine_lost(self, *, silent: bool, why: str) -> None:
         """No end of it."""
-        self._process(ex.EngineLost(silent, why))
+        self._process(ev.EngineLost(silent, why))
 
     def engine_flush(self) -> None:
         """That was all of one read of the engine."""
@@ -204,41 +204,41 @@ class Relay:
 
     # commands
 
-    def _process(self, event: ex.Event) -> None:
+    def _process(self, event: ev.Event) -> None:
         now = self._front.clock()
         for command in self.exchange.process(event, now):
             self._do(command, now)
 
-    def _do(self, command: ex.Command, now: float) -> None:  # noqa: C901, PLR0912 - an arm each
+    def _do(self, command: ev.Command, now: float) -> None:  # noqa: C901, PLR0912 - an arm each
         match command:
-            case ex.Ask():
+            case ev.Ask():
                 self._ask(now)
-            case ex.AskOther():
+            case ev.AskOther():
                 self._ask_other(command, now)
-            case ex.LeaveRoom():
+            case ev.LeaveRoom():
                 assert self._ticket is not None  # noqa: S101 - it is waiting
                 self._front.dispatcher.leave(self._ticket, now)
-            case ex.Connect():
+            case ev.Connect():
                 self._connect(command)
-            case ex.Send():
+            case ev.Send():
                 self._send(command.attempt)
-            case ex.SendHead():
+            case ev.SendHead():
                 self._send_head()
-            case ex.DropEngine():
+            case ev.DropEngine():
                 engine, self._engine = self._engine, None
                 if engine is not None:
                     engine.drop()
-            case ex.KeepEngine():
+            case ev.KeepEngine():
                 engine, self._engine = self._engine, None
                 assert isinstance(engine, EngineConnection)  # noqa: S101 - it has just answered
                 engine.keep()
-            case ex.Finish():
+            case ev.Finish():
                 self._finish(command, now)
-            case ex.Answer():
+            case ev.Answer():
                 self._answer(command.refusal)
-            case ex.EndAnswer():
+            case ev.EndAnswer():
                 self._end_answer()
-            case ex.Cut():
+            case ev.Cut():
                 self._cut(command.refusal)
 
     def _ask(self, now: float) -> None:
@@ -248,26 +248,26 @@ class Relay:
         answer = front.dispatcher.arrive(account.need, self, now)
         if isinstance(answer, Place):
             account.placed(answer, now)
-            self._process(ex.Placed(answer))
+            self._process(ev.Placed(answer))
         elif isinstance(answer, Ticket):
             self._ticket = answer
             account.queued_at = now
         else:
-            self._process(ex.Refused(answer))
+            self._process(ev.Refused(answer))
 
-    def _ask_other(self, command: ex.AskOther, now: float) -> None:
+    def _ask_other(self, command: ev.AskOther, now: float) -> None:
         need = self.account.need
         assert need is not None  # noqa: S101 - a first place was asked for with it
         place = self._front.dispatcher.retry(
             command.place, need, command.cause, command.evidence, now
         )
         if place is None:
-            self._process(ex.NotPlaced())
+            self._process(ev.NotPlaced())
         else:
             self.account.place = place
-            self._process(ex.Placed(place))
+            self._process(ev.Placed(place))
 
-    def _connect(self, command: ex.Connect) -> None:
+    def _connect(self, command: ev.Connect) -> None:
         if command.fresh:
             self._front.observer.retried(RetryCause.STALE_CONNECTION)
         self._response = None
@@ -275,7 +275,7 @@ class Relay:
         pool = self._front.engines[command.upstream].pool
         self._engine = engine = pool.obtain(self, fresh=command.fresh)
         if isinstance(engine, EngineConnection):
-            self._process(ex.Connected(reused=True))
+            self._process(ev.Connected(reused=True))
 
     def _send(self, attempt: int) -> None:
         engine, head = self._engine, self._head
@@ -296,7 +296,7 @@ class Relay:
         )
         engine.send(self, block, self._body)
 
-    def _finish(self, command: ex.Finish, now: float) -> None:
+    def _finish(self, command: ev.Finish, now: float) -> None:
         """Give back what the request held, and tell of it; only then is the client told."""
         front = self._front
         self._let_body_go()
@@ -312,7 +312,7 @@ class Relay:
         assert response is not None  # noqa: S101 - it is what is sent
         self._let_body_go()  # nothing is retried from here on
         self.account.status = response.status
-        self.framing = _framing(head, response)
+        self.framing = framing_for(head, response)
         if self.framing is Framing.CLOSE:
             client.keep_alive = False
         place = self._place
@@ -322,7 +322,7 @@ class Relay:
                 response.status,
                 response.phrase,
                 response.headers,
-                added=(*added, *_connection_line(head.version, keep_alive=client.keep_alive)),
+                added=(*added, *connection_line(head.version, keep_alive=client.keep_alive)),
                 framing=self.framing,
             )
         )
@@ -337,7 +337,7 @@ class Relay:
         watch = self.exchange.watch
         whole = watch is None or watch.events > 0
         if whole or sum(map(len, self._held)) > ex.MAX_HELD_BYTES:
-            self._process(ex.FirstEventRead())
+            self._process(ev.FirstEventRead())
 
     def _relay(self, pieces: list[bytes]) -> None:
         self.account.passed(pieces)
@@ -380,37 +380,3 @@ class Relay:
     def _count(self, held: int) -> None:
         self._front.buffered += held - self._counted
         self._counted = held
-
-
-def _watch(head: ResponseHead, dialect: Dialect | None) -> StreamWatch | None:
-    """Return the watch for this response, None where it is no stream that can be read."""
-    if dialect is None or header(head.headers, b"content-encoding") is not None:
-        return None
-    if _media_type(head) not in {b"text/event-stream", b"application/x-ndjson"}:
-        return None
-    return StreamWatch(dialect)
-
-
-def _is_plain_json(head: ResponseHead) -> bool:
-    encoded = header(head.headers, b"content-encoding") is not None
-    return not encoded and _media_type(head) == b"application/json"
-
-
-def _media_type(head: ResponseHead) -> bytes:
-    value = header(head.headers, b"content-type") or b""
-    return value.partition(b";")[0].strip().lower()
-
-
-def _framing(head: RequestHead, response: ResponseHead) -> Framing:
-    if head.method == "HEAD" or response.bare:
-        return Framing.NONE
-    if response.length is not None:
-        return Framing.LENGTH
-    return Framing.CLOSE if head.version == "1.0" else Framing.CHUNKED
-
-
-def _connection_line(version: str, *, keep_alive: bool) -> tuple[bytes, ...]:
-    """What has to be said: each version of HTTP has its own default."""
-    if not keep_alive:
-        return (b"connection: close",)
-    return (b"connection: keep-alive",) if version == "1.0" else ()

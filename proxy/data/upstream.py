@@ -11,28 +11,9 @@ from typing import Protocol, cast
 
 import httptools
 
-from proxy.core.http import header, transfer_codings
+from proxy.core.http import transfer_codings
 from proxy.core.words import UpstreamName
-
-
-class ResponseHead:
-    """An engine's response head. `length` is None where none was given; `bare` has no body."""
-
-    __slots__ = ("bare", "chunked", "headers", "length", "phrase", "status")
-
-    def __init__(self, status: int, phrase: bytes, headers: list[tuple[bytes, bytes]]) -> None:
-        self.status = status
-        self.phrase = phrase
-        self.headers = headers
-        length = header(headers, b"content-length")
-        self.length = None if length is None else int(length)
-        self.chunked = header(headers, b"transfer-encoding") is not None
-        self.bare = status in {204, 304}
-
-    @property
-    def until_close(self) -> bool:
-        """Whether only the closing of the connection marks the end of the body."""
-        return self.length is None and not self.chunked and not self.bare
+from proxy.data.response import ResponseHead
 
 
 class Sink(Protocol):

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from proxy.core.dispatch import Evidence, Place, Ticket
 from proxy.core.eligibility import Verdict
-from proxy.core.route import Decision, Need, Never
+from proxy.core.route import Decision, Need, Never, Reason
 from proxy.core.words import AdminState, Control, RetryCause, UpstreamName
 from proxy.errors import Refusal
 from tests.harness.pair import (
@@ -47,7 +47,7 @@ NEEDS = st.one_of(
     st.builds(prefers_base, WEIGHTS),
     st.builds(model_path),
 )
-ACTS = st.sampled_from(("stays", "stays", "ends", "comes again"))
+ACTS = st.sampled_from(("stays", "stays", "ends", "comes again", "one ends", "one leaves"))
 ANY = st.integers(0, 1 << 16)
 """An index into what there is, taken modulo."""
 
@@ -66,7 +66,9 @@ class Guest(Standing):
     def placed(self, place: Place) -> None:
         """Hold it, and act."""
         super().placed(place)
+        assert self.machine is not None
         self.held = place
+        self.machine.check(place)
         self.act()
 
     def refused(self, refusal: Refusal) -> None:
@@ -75,13 +77,18 @@ class Guest(Standing):
         self.act()
 
     def act(self) -> None:
-        """Do at once what it does."""
+        """Do at once what it does, or let another do it."""
         machine = self.machine
         assert machine is not None
-        if self.acts == "comes again":
-            machine.come(self.wants, "stays")
-        if self.acts == "ends" and self.held is not None:
-            machine.end_of(self, Evidence.GOOD)
+        match self.acts:
+            case "comes again":
+                machine.come(self.wants, "stays")
+            case "ends" if self.held is not None:
+                machine.end_of(self, Evidence.GOOD)
+            case "one ends" if machine.placed:
+                machine.end_of(machine.placed[0], Evidence.GOOD)
+            case "one leaves" if machine.waiting:
+                machine.leave_of(machine.waiting[-1])
 
 
 class DispatchMachine(RuleBasedStateMachine):
@@ -114,14 +121,26 @@ class DispatchMachine(RuleBasedStateMachine):
         answer = self.pair.come(wants, guest)
         if isinstance(answer, Place):
             guest.held = answer
+            self.check(answer)
         elif isinstance(answer, Ticket):
             guest.ticket = answer
+
+    def check(self, place: Place) -> None:
+        """Look at a place that was given just now: by the mode, spec has no more than N*."""
+        if place.upstream is SPEC and place.reason == Reason.MODE:
+            assert self.pair.dispatcher.in_flight.total <= (SETTINGS.thresholds.crossover or 0.0)
 
     def end_of(self, guest: Guest, evidence: Evidence) -> None:
         """A request ends."""
         place, guest.held = guest.held, None
         assert place is not None
         self.pair.end(place, evidence)
+
+    def leave_of(self, guest: Guest) -> None:
+        """A waiting client goes."""
+        assert guest.ticket is not None
+        guest.left = True
+        self.pair.dispatcher.leave(guest.ticket, self.pair.now)
 
     @initialize(up=st.sampled_from(((BASE, SPEC), (BASE, SPEC), (SPEC,), ())))
     def start(self, up: tuple[UpstreamName, ...]) -> None:
@@ -174,10 +193,7 @@ class DispatchMachine(RuleBasedStateMachine):
     @rule(index=ANY)
     def leaves(self, index: int) -> None:
         """A waiting client goes."""
-        guest = self.waiting[index % len(self.waiting)]
-        assert guest.ticket is not None
-        guest.left = True
-        self.pair.dispatcher.leave(guest.ticket, self.pair.now)
+        self.leave_of(self.waiting[index % len(self.waiting)])
 
     @rule(seconds=st.sampled_from((0.0, 0.25, 1.0, 5.0, 12.0)))
     def time_passes(self, seconds: float) -> None:
@@ -273,5 +289,8 @@ class DispatchMachine(RuleBasedStateMachine):
         assert place.lease.open
 
 
-DispatchMachine.TestCase.settings = settings(stateful_step_count=40)
+DispatchMachine.TestCase.settings = settings(
+    max_examples=4 * settings().max_examples,  # a step is cheap, and the room fills but rarely
+    stateful_step_count=40,
+)
 TestDispatch = DispatchMachine.TestCase

@@ -83,8 +83,8 @@ CUTS = st.lists(st.integers(0, 2000), max_size=25)
 
 
 def cut(data: bytes, cuts: list[int]) -> list[bytes]:
-    """Cut `data` at these places, as far as it has them."""
-    places = sorted({0, len(data), *(place for place in cuts if place < len(data))})
+    """Cut `data` at these places, counted round and round."""
+    places = sorted({0, len(data), *(place % len(data) for place in cuts)})
     return [data[start:end] for start, end in pairwise(places)]
 
 

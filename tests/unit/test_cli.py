@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from rich.console import Console
 
 from proxy import __version__
 from proxy.cli import _run, main
+from proxy.core.dispatch import Dispatcher
 from proxy.errors import ConfigError, SpecswitchError
+from proxy.tools.traffic import View
 
 COMMANDS = sorted(main.commands)
 BAD = "[listen]\nport = 99999\n[policy]\ncrossover = -1.0\nspeed = 3\n"
@@ -254,6 +257,31 @@ def test_the_demo_says_that_a_port_is_taken(argv: list[str], taken: int) -> None
     assert result.stderr.startswith("specswitch: ")
     assert result.stderr.count("\n") == 1
     assert str(taken) in result.stderr
+
+
+@pytest.mark.parametrize(("failed", "code"), [(0, 0), (3, 1)])
+def test_a_demo_with_failed_requests_has_failed(
+    failed: int, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With --once the exit code says whether every request was answered."""
+
+    async def show_traffic(url: str, admin_url: str, console: Console, *, view: View) -> int:
+        return failed
+
+    monkeypatch.setattr("proxy.demo.show_traffic", show_traffic)
+    assert run("demo", "--once", "--port=0", "--admin-port=0").exit_code == code
+
+
+def test_a_demo_whose_proxy_dies_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The demo does not stay up in front of a proxy that has stopped."""
+
+    def tick(dispatcher: Dispatcher, now: float) -> None:
+        raise RuntimeError("a fault that nobody foresaw")
+
+    monkeypatch.setattr(Dispatcher, "tick", tick)
+    result = run("demo", "--port=0", "--admin-port=0")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("specswitch: the ticker died: RuntimeError(")
 
 
 async def _ends(error: BaseException | None) -> int:

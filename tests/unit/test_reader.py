@@ -196,6 +196,22 @@ def test_what_is_ahead_stays_unread(data: bytes, head: tuple[str, bytes], body: 
     assert source.ahead == len(following)
 
 
+@pytest.mark.parametrize(
+    ("head", "rest"),
+    [(POST + b"Content-Length: 5\r\n\r\nab", b"cde"), (CHUNKED + b"5\r\nab", b"cde\r\n0\r\n\r\n")],
+)
+def test_what_comes_with_the_end_of_a_body_stays_unread(head: bytes, rest: bytes) -> None:
+    """As what comes with its beginning does."""
+    source = reader()
+    read(source, head)
+    source.feed(rest + GET[:9])
+    source.feed(GET[9:])
+
+    assert source.next() == b"abcde"
+    assert source.ahead == len(GET)
+    assert told(read(source, b"")) == [("GET", b"/livez"), b""]
+
+
 def test_trailers_are_no_headers() -> None:
     """They end here, and change nothing of the head that went before."""
     source = reader()
