@@ -1,7 +1,8 @@
 """The root: builds everything from a Config, and owns every lifetime.
 
-Nothing else starts a task, opens a listener or reads a clock. What is started here is ended here,
-in the reverse order, whatever happens in between.
+What is started here is ended here, in the reverse order, whatever happens in between. Two things
+have lifetimes of their own below: a connection in the making (data/upstream) and the thread that
+writes the log (control/log).
 """
 
 import asyncio
@@ -12,7 +13,7 @@ import signal
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from typing import Final
 
@@ -63,6 +64,8 @@ class App:
         self.admin_port = 0
         self.failure: SpecswitchError | None = None
         """That a background task died, and of what."""
+        self.ending = False
+        """Whether background tasks may end: we are going."""
         self.stopping = asyncio.Event()
         """Set when it is told to stop, or when it must."""
         self._cutting = asyncio.Event()
@@ -79,7 +82,7 @@ class App:
 
     def background_ended(self, task: asyncio.Task[None]) -> None:
         """Called when a background task ends, which only our own stopping should make it do."""
-        if task.cancelled() or self.failure is not None:
+        if self.ending or task.cancelled() or self.failure is not None:
             return
         cause = task.exception()
         self.failure = SpecswitchError(f"{task.get_name()} died: {cause!r}")
@@ -99,17 +102,17 @@ class App:
         await self.stopping.wait()
         self.dispatcher.drain()
         deadline = self.clock() + self.config.timeouts.drain
-        _log.info("draining: %d requests are open", self.front.open_requests)
-        while self.front.open_requests and self.clock() < deadline:
+        _log.info("draining: %d answers are not finished", self.front.unfinished)
+        while self.front.unfinished and self.clock() < deadline:
             try:
                 async with asyncio.timeout(TICK_SECONDS):
                     await self._cutting.wait()
                 break
             except TimeoutError:
                 continue
-        cut = self.front.open_requests
+        cut = self.front.unfinished
         if cut:
-            _log.warning("cut %d requests that had not ended", cut)
+            _log.warning("cut %d answers that were not finished", cut)
         return 1 if cut else 0
 
     def _pool(self, name: UpstreamName) -> Pool:
@@ -211,25 +214,16 @@ async def running(
     alive.
     """
     app = App(config, clock=clock, log=log)
-    server = await _listen(app)
-    admin = app.admin()
-    tasks: list[asyncio.Task[None]] = []
-    try:
-        await _start(admin)
-        app.admin_port = admin.port
-        tasks += _background(app)
+    async with AsyncExitStack() as ends:
+        server = await _listen(app)
+        ends.push_async_callback(server.wait_closed)
+        admin = app.admin()
+        ends.push_async_callback(admin.close)
+        ends.callback(_close, app, server)
+        await _start(app, admin)
+        ends.push_async_callback(_end, _background(app))
         yield app
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        server.close()
-        for client in tuple(app.front.connections):
-            client.cut()
-        for pool in app.pools.values():
-            pool.close()
-        await admin.close()
-        await server.wait_closed()
+        app.ending = True
     if app.failure is not None:
         raise app.failure
 
@@ -283,14 +277,32 @@ async def _listen(app: App) -> asyncio.Server:
     return server
 
 
-async def _start(admin: AdminServer) -> None:
+def _close(app: App, server: asyncio.Server) -> None:
+    """Take nothing more, and let go of everybody; who was still being answered is cut."""
+    app.ending = True
+    server.close()
+    for client in tuple(app.front.connections):
+        client.close()
+    for pool in app.pools.values():
+        pool.close()
+
+
+async def _end(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _start(app: App, admin: AdminServer) -> None:
     try:
-        await admin.start()
+        task = await admin.start()
     except ConfigError as error:
         # Nothing is wrong with how it is configured: somebody else is there.
         _, what = error.findings[0]
         why = what.partition(" (while ")[0]
         raise SpecswitchError(f"cannot open the admin listener: {why}") from error
+    task.add_done_callback(app.background_ended)
+    app.admin_port = admin.port
 
 
 def _background(app: App) -> list[asyncio.Task[None]]:

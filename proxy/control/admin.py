@@ -171,8 +171,8 @@ class AdminServer:
         self._server = _Server(config)
         self._task: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
-        """Listen; raises ConfigError when the address cannot be had."""
+    async def start(self) -> "asyncio.Task[None]":
+        """Listen, and return the task that serves; raises ConfigError without the address."""
         sockets = await _bind(self.host, self.port)
         self.port = sockets[0].getsockname()[1]
         self._task = asyncio.get_running_loop().create_task(
@@ -183,6 +183,7 @@ class AdminServer:
         ready.cancel()
         if self._task.done():
             self._task.result()
+        return self._task
 
     async def close(self) -> None:
         """Stop listening and end what is open; raises what the server ended with."""

@@ -12,12 +12,13 @@ from math import inf
 from typing import NamedTuple, Protocol, TypeGuard
 
 from proxy.core.eligibility import Rules, Verdict
-from proxy.core.health import HealthRules, UpstreamHealth
+from proxy.core.health import HealthRules
 from proxy.core.identity import Identity, mismatches
 from proxy.core.inflight import InFlight, Lease
 from proxy.core.modes import Controller, Switch, Thresholds
 from proxy.core.observer import Observer
-from proxy.core.route import Decision, Need, Never, Pair, Reason, View, Wait, Why, decide, has_room
+from proxy.core.route import Decision, Need, Never, Pair, Reason, Wait, Why, decide, has_room
+from proxy.core.upstream import Upstream
 from proxy.core.waiting import WaitingRoom
 from proxy.core.words import (
     AdminState,
@@ -91,38 +92,10 @@ class Ticket:
         self.waiter = waiter
         self.arrived = arrived
 
-
-class Upstream:
-    """One of the two: what is known of it."""
-
-    __slots__ = ("admin_state", "configured_cap", "faults", "health", "identity", "name")
-
-    def __init__(self, name: UpstreamName, rules: HealthRules, configured_cap: int | None) -> None:
-        self.name = name
-        self.health = UpstreamHealth(rules)
-        self.admin_state = AdminState.READY
-        self.identity: Identity | None = None
-        self.faults: tuple[str, ...] = ()
-        """Why it is misconfigured, as sentences."""
-        self.configured_cap = configured_cap
-
     @property
-    def cap(self) -> int | None:
-        """Sequences that it may have; None for no cap."""
-        if self.configured_cap is not None:
-            return self.configured_cap or None
-        return None if self.identity is None else self.identity.cap
-
-    @property
-    def in_service(self) -> bool:
-        """Whether it is the pair's to use; probation counts, or nothing would ever try it again."""
-        return self.admin_state is AdminState.READY and self.health.state is not Health.EJECTED
-
-    def view(self, in_flight: int) -> View:
-        """The picture that a decision needs."""
-        ready = self.admin_state is AdminState.READY
-        why_not = Reason.HEALTH if ready else Reason.DRAIN
-        return View(ready and self.health.usable, why_not, in_flight, self.cap)
+    def want(self) -> Need:
+        """What any place would suit alike."""
+        return self.need
 
 
 class Dispatcher:
@@ -240,7 +213,7 @@ class Dispatcher:
         """The operator's override of the mode."""
         self.control = control
         self.control_set_by = by
-        self._settle(SwitchReason.CONTROL, now)
+        self._settle(SwitchReason.CONTROL, self.in_flight.total, now)
         self._after_change(now)
 
     def set_admin_state(self, name: UpstreamName, state: AdminState, now: float) -> None:
@@ -311,7 +284,9 @@ class Dispatcher:
 
     def _place(self, need: Need, decision: Decision, now: float) -> Place:
         health = self.upstream(decision.upstream).health
-        trial = health.state is Health.PROBATION
+        # What is no load proves nothing of generation: an engine whose scheduler is dead still
+        # counts tokens.
+        trial = health.state is Health.PROBATION and need.weight > 0
         if trial:
             health.trial_started()
         lease = self.in_flight.take(decision.upstream, need.weight, trial=trial, now=now)
@@ -336,13 +311,13 @@ class Dispatcher:
 
     def _learn(self, lease: Lease, evidence: Evidence, now: float) -> None:
         upstream = self.upstream(lease.upstream)
-        if evidence is Evidence.GOOD:
+        if evidence is Evidence.NONE or (evidence is Evidence.GOOD and lease.weight == 0):
+            upstream.health.request_said_nothing(trial=lease.trial)
+        elif evidence is Evidence.GOOD:
             before = upstream.health.state
             upstream.health.request_succeeded(trial=lease.trial)
             if upstream.health.state is not before:
                 self._tell(upstream, "its trial request succeeded")
-        elif evidence is Evidence.NONE:
-            upstream.health.request_said_nothing(trial=lease.trial)
         elif upstream.health.request_failed(trial=lease.trial, now=now):
             self._tell(upstream, "its requests failed")
 
@@ -362,12 +337,12 @@ class Dispatcher:
             spec_usable=self.spec.in_service,
             now=now,
         )
-        if switch is not None:
+        self._settle(self.controller.reason, self.in_flight.total + arriving, now)
+        if switch is not None and self.mode is not switch.to:
             self._observer.wanted(switch)
-        self._settle(self.controller.reason, now)
         return switch is not None
 
-    def _settle(self, reason: SwitchReason, now: float) -> None:
+    def _settle(self, reason: SwitchReason, in_flight: int, now: float) -> None:
         """Let the mode follow the operator, the controller and what is in service."""
         mode = self.controller.mode
         if self.control is not Control.AUTO:
@@ -381,7 +356,7 @@ class Dispatcher:
         self._mode_seconds[self.mode] += now - self._mode_since
         self._mode_since = now
         self.mode = mode
-        self._observer.switched(Switch(mode, reason, now, self.in_flight.total))
+        self._observer.switched(Switch(mode, reason, now, in_flight))
 
     def _offer(self, now: float) -> None:
         """Give free places to those waiting, in order; nobody takes what one in front waits for."""
@@ -397,24 +372,26 @@ class Dispatcher:
             self._offering = False
 
     def _offer_in_order(self, now: float) -> None:
+        while (helped := self._first_helped(now)) is not None:
+            self._call(*helped, now)
+
+    def _first_helped(self, now: float) -> tuple[Ticket, Decision | Never] | None:
+        """The oldest who need wait no longer, and what there is for it.
+
+        Only those in front are asked: who stands behind another with the same need would hear the
+        same.
+        """
         awaited: set[UpstreamName | None] = set()
-        choices: dict[Need, Decision | Wait | Never] = {}  # most of a full room wants the same
-        for ticket in self.room:
-            if ticket not in self.room:
-                continue  # it left while another was told
+        for ticket in self.room.fronts():
             need = ticket.need
-            choice = choices.get(need)
-            if choice is None:
-                choice = choices[need] = self._choose(need)
-            if _is_open(choice, need, awaited):
-                choices.clear()
-                if self._step(need.weight, now):  # it counts now as if it had just come
-                    choice = self._choose(need)
+            choice = self._choose(need)
+            if _is_open(choice, need, awaited) and self._step(need.weight, now):
+                choice = self._choose(need)  # it counts now as if it had just come
             if isinstance(choice, Never) or _is_open(choice, need, awaited):
-                self._call(ticket, choice, now)
-            else:
-                awaited.add(choice.upstream)
+                return ticket, choice
+            awaited.add(choice.upstream)
         self._awaited = awaited
+        return None
 
     def _call(self, ticket: Ticket, choice: Decision | Never, now: float) -> None:
         """Tell `ticket` its place, or that there will be none."""
@@ -458,7 +435,7 @@ class Dispatcher:
         )
 
     def _states(self) -> str:
-        return ", ".join(f"{u.name} is {_state(u)}" for u in (self.spec, self.base))
+        return ", ".join(f"{each.name} is {each}" for each in (self.spec, self.base))
 
     def _no_upstream(self) -> NoUpstream:
         seconds = self.settings.wait_for_upstream
@@ -487,12 +464,3 @@ def _is_open(
     if not isinstance(choice, Decision):
         return False
     return need.weight == 0 or not awaited & {None, choice.upstream}
-
-
-def _state(upstream: Upstream) -> str:
-    """The upstream's state in a word or two."""
-    if upstream.admin_state is not AdminState.READY:
-        return f"set to {upstream.admin_state}"
-    if upstream.health.cause is not None:
-        return f"{upstream.health.state} ({upstream.health.cause})"
-    return str(upstream.health.state)

@@ -77,11 +77,6 @@ class UpstreamHealth:
         )
 
     @property
-    def trying(self) -> bool:
-        """Whether it is in probation with its one request out."""
-        return self.state is Health.PROBATION and self._trial_out
-
-    @property
     def wants_identity(self) -> bool:
         """Whether the next good probe could make it healthy, so that its identity must be read."""
         needed = self.rules.rise if self._seen else 1

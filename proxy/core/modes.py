@@ -41,6 +41,12 @@ class Thresholds:
     flap_hold: float
     """Seconds on base once the limit is reached."""
 
+    def __post_init__(self) -> None:
+        if self.flap_limit < 2:  # noqa: PLR2004 - a return and the leaving that may follow it
+            raise ValueError(f"flap_limit must be at least 2, is {self.flap_limit}")
+        if self.crossover is not None and not self.crossover >= 0.0:
+            raise ValueError(f"crossover must be at least 0, is {self.crossover}")
+
     @property
     def gate(self) -> float:
         """Sequences at or below which load counts as calm."""
@@ -87,16 +93,26 @@ class Controller:
         """Decide the mode for `arriving` sequences more than `in_flight`; the change, if any."""
         crossover = self.thresholds.crossover
         if crossover is None:
-            return None
+            return self._unknown(in_flight, now)
         if self.mode is UpstreamName.SPEC:
             if not spec_usable:
                 return self._leave(SwitchReason.HEALTH, in_flight, now)
             if in_flight + arriving > crossover:
                 return self._leave(SwitchReason.IN_FLIGHT, in_flight + arriving, now)
             return None
+        if crossover < 1.0:
+            self.reason = SwitchReason.IN_FLIGHT  # one request is too many: it never pays
+            return None
         if not spec_usable or not self._is_calm(in_flight, arriving, crossover, now):
             return None
         return self._return(in_flight + arriving, now)
+
+    def _unknown(self, in_flight: int, now: float) -> Switch | None:
+        """N* is not known, or not any more: nothing says that speculation pays."""
+        if self.mode is UpstreamName.SPEC:
+            return self._leave(SwitchReason.UNCALIBRATED, in_flight, now)
+        self.reason = SwitchReason.UNCALIBRATED
+        return None
 
     def _is_calm(self, in_flight: int, arriving: int, crossover: float, now: float) -> bool:
         """Low now and on average, and not about to leave again for this very arrival."""

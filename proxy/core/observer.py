@@ -14,7 +14,8 @@ from proxy.core.words import EjectionCause, Health, Outcome, RetryCause, Upstrea
 class Record:
     """One request, told once, at its end. Seconds are durations; None is unknown or never."""
 
-    request_id: str
+    request_id: str | None
+    """None for what never became a request."""
     endpoint: str
     """The route's template."""
     method: str
@@ -68,7 +69,7 @@ class Observer(Protocol):
         """The mode changed."""
 
     def wanted(self, switch: Switch) -> None:
-        """The controller changed its mind, whether or not the operator lets it."""
+        """The controller changed its mind, and the mode does not follow: the operator holds it."""
 
     def health_changed(
         self, upstream: UpstreamName, health: Health, cause: EjectionCause | None, detail: str

@@ -319,9 +319,7 @@ class StreamWatch:
         if piece.rfind(b'"error"') >= 0 or _reports_usage(piece):
             return False
         self.events += events
-        if self.first_token_at is None:
-            self.first_token_at = now
-        self.last_token_at = now
+        self._token(now)
         return True
 
     def _read_openai(self, _name: bytes, data: bytes, now: float) -> None:

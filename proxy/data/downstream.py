@@ -94,7 +94,7 @@ class ClientConnection(asyncio.Protocol):
     def eof_received(self) -> bool | None:
         """The client sends no more: it has left, unless it is only reading its last answer."""
         if self._closing:
-            return self._unsent_bytes() > 0
+            return self.unsent_bytes > 0
         self.cut()
         return None
 
@@ -110,7 +110,7 @@ class ClientConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The client reads more slowly than its engine writes."""
-        self._unsent = self._unsent_bytes()
+        self._unsent = self.unsent_bytes
         self._write_deadline = self._front.clock() + self._front.timeouts.client_write
         if self._relay is not None:
             self._relay.pause()
@@ -147,6 +147,12 @@ class ClientConnection(asyncio.Protocol):
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
             transport.abort()
 
+    def failed(self, fault: Exception) -> None:
+        """A fault of ours in the request that runs: report it, and give the connection up."""
+        context = {"message": "a request failed within specswitch", "exception": fault}
+        asyncio.get_running_loop().call_exception_handler(context)
+        self.cut()
+
     def request_over(self) -> None:
         """The answer is written; go on with the next request, or close."""
         self._relay = None
@@ -162,7 +168,25 @@ class ClientConnection(asyncio.Protocol):
             self._flush()
             self._schedule()
 
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes of answers that the client has not taken yet."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a request is open, or an answer has not been taken whole."""
+        return self._relay is not None or self.unsent_bytes > 0
+
     # the app
+
+    def close(self) -> None:
+        """End: at once if something is not finished, else as after a last answer."""
+        if self.unfinished:
+            self.cut()
+        elif self._transport is not None:
+            self._closing = True
+            self._transport.close()
 
     def cut(self) -> None:
         """End now, whatever is going on."""
@@ -255,8 +279,8 @@ class ClientConnection(asyncio.Protocol):
         front = self._front
         at = front.clock() if now is None else now
         account = Account(b"", None, "", at if self._began_at is None else self._began_at)
-        front.observer.started()
-        front.observer.ended(account.rejected(refusal, at))
+        front.opened()
+        front.closed(account.rejected(refusal, at))
         self.keep_alive = False
         self.write(refusal_answer(refusal, account, None, keep_alive=False))
         self.request_over()
@@ -281,9 +305,6 @@ class ClientConnection(asyncio.Protocol):
 
     # writing and time
 
-    def _unsent_bytes(self) -> int:
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
-
     def _flush(self) -> None:
         out = self._out
         if out and self._transport is not None:
@@ -303,7 +324,8 @@ class ClientConnection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = due
-        self._timer = asyncio.get_running_loop().call_at(due, self._time_passed)
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(due - self._front.clock(), self._time_passed)
 
     def _time_passed(self) -> None:
         self._timer = None
@@ -317,7 +339,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _reads_nothing(self, now: float) -> None:
         """`client_write` is over: cut a client that has taken no byte in it."""
-        unsent = self._unsent_bytes()
+        unsent = self.unsent_bytes
         if unsent >= self._unsent:
             self.cut()
             return
@@ -342,7 +364,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _lingered(self, now: float) -> None:
         """The time to read the last answer is over, but for a client that is still reading it."""
-        unsent = self._unsent_bytes()
+        unsent = self.unsent_bytes
         if unsent and not self.slow:
             self._unsent = unsent
             self._write_deadline = now + self._front.timeouts.client_write

@@ -108,6 +108,7 @@ class Exchange:
         "state",
         "status",
         "streams",
+        "was_paused",
         "watch",
     )
 
@@ -131,6 +132,8 @@ class Exchange:
         self._failure: Refusal | None = None
         self._last_passed: float | None = None
         self._paused = False
+        self.was_paused = False
+        """Whether the engine has ever waited for a slow client."""
 
     def __repr__(self) -> str:
         where = "" if self.place is None else f" at {self.place.upstream}"
@@ -161,7 +164,7 @@ class Exchange:
     def pause(self) -> None:
         """We have stopped reading from the engine for a slow client: its silence is ours."""
         if self.streams and self.state is State.RELAYING:
-            self._paused = True
+            self._paused = self.was_paused = True
             self.deadline = inf
 
     def resume(self, now: float) -> None:

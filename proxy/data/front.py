@@ -9,7 +9,7 @@ from proxy.core.eligibility import Eligibility, Rule, Traits, Verdict, judge
 from proxy.core.endpoints import Endpoint, Kind
 from proxy.core.http import RequestIds
 from proxy.core.keys import Keyring
-from proxy.core.observer import Observer
+from proxy.core.observer import Observer, Record
 from proxy.core.peek import peek
 from proxy.core.route import Need
 from proxy.core.words import UpstreamName
@@ -54,6 +54,21 @@ class Front:
     open_requests: int = 0
 
     @property
+    def unfinished(self) -> int:
+        """Clients whose request is open, or who have not taken all of their answer."""
+        return sum(client.unfinished for client in self.connections)
+
+    def opened(self) -> None:
+        """A request has begun; `closed` ends it."""
+        self.open_requests += 1
+        self.observer.started()
+
+    def closed(self, record: Record) -> None:
+        """A request that was opened has ended."""
+        self.open_requests -= 1
+        self.observer.ended(record)
+
+    @property
     def estimates_prompts(self) -> bool:
         """Whether a rule asks how long prompts are."""
         return self.dispatcher.settings.rules.max_spec_prompt_tokens > 0
@@ -75,8 +90,10 @@ class Front:
                 return Need(traits.sequences, eligibility, self._override(override))
             case Kind.STATE:
                 return Need(0, _STATE)
-            case _:
+            case Kind.MODEL:
                 return Need(0, _ANY, base_first=True)
+            case Kind.OWN:
+                raise ValueError(f"{endpoint.template} is answered by us")
 
     def _override(self, value: bytes | None) -> UpstreamName | None:
         if value is None or not self.allow_override:

@@ -5,7 +5,7 @@ from proxy.core.eligibility import Traits
 from proxy.core.endpoints import Endpoint
 from proxy.core.observer import Record
 from proxy.core.route import Need
-from proxy.core.sse import StreamWatch, usage_of
+from proxy.core.sse import usage_of
 from proxy.core.words import Outcome
 from proxy.data.events import Finish
 from proxy.data.exchange import Exchange
@@ -84,7 +84,7 @@ class Account:
     def rejected(self, refusal: Refusal, now: float) -> Record:
         """The record of what never became a request."""
         return Record(
-            request_id="",
+            request_id=None,
             endpoint=OTHER,
             method=self.method,
             outcome=Outcome.REJECTED,
@@ -124,7 +124,7 @@ class Account:
             record.reason = self.place.reason
             record.mode = self.place.mode
         self._add_times(record, exchange, now)
-        self._add_tokens(record, watch)
+        self._add_tokens(record, exchange)
         return record
 
     def _add_times(self, record: Record, exchange: Exchange, now: float) -> None:
@@ -134,7 +134,8 @@ class Account:
             waited = record.waited_seconds or 0.0
             record.overhead_seconds = exchange.sent_at - self.read_at - waited
 
-    def _add_tokens(self, record: Record, watch: StreamWatch | None) -> None:
+    def _add_tokens(self, record: Record, exchange: Exchange) -> None:
+        watch = exchange.watch
         if watch is None:
             dialect = None if self.endpoint is None else self.endpoint.dialect
             complete = self.response_bytes <= MAX_NOTED_BYTES
@@ -146,5 +147,8 @@ class Account:
         if first is None or self.read_at is None:
             return
         record.first_token_seconds = first - self.read_at
-        if last is not None and tokens is not None and tokens > 1:
-            record.seconds_per_token = (last - first) / (tokens - 1)
+        if last is None or tokens is None or exchange.was_paused:
+            return  # a pause for a slow client is not the engine's time
+        tokens_each = tokens / max(1, record.sequences)
+        if tokens_each > 1.0:
+            record.seconds_per_token = (last - first) / (tokens_each - 1.0)

@@ -5,7 +5,8 @@ holds: the place, the engine's connection, the body. Writing and reading the cli
 connection's business (downstream.py).
 """
 
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import ClassVar, Protocol
 
 from proxy.core.answers import error_event
 from proxy.core.dispatch import Place, Ticket
@@ -41,6 +42,9 @@ class Client(Protocol):
 
     def reset(self) -> None:
         """Close with a reset."""
+
+    def failed(self, fault: Exception) -> None:
+        """A fault of ours in this request: report it, and give the connection up."""
 
     def request_over(self) -> None:
         """The answer is written; the request holds nothing any more."""
@@ -84,8 +88,7 @@ class Relay:
         self._counted = 0
         self._response: ResponseHead | None = None
         self._held: list[bytes] = []
-        front.observer.started()
-        front.open_requests += 1
+        front.opened()
 
     @property
     def reading(self) -> bool:
@@ -130,7 +133,8 @@ class Relay:
     def client_gone(self) -> None:
         """Nobody is there to answer."""
         self._client.keep_alive = False
-        self._process(ev.ClientGone())
+        if self.exchange.state is not ex.State.ENDED:
+            self._process(ev.ClientGone())
 
     def expired(self) -> None:
         """Its deadline has passed."""
@@ -154,14 +158,24 @@ class Relay:
         """A place came free."""
         self._ticket = None
         self.account.placed(place, self._front.clock())
-        self._process(ev.Placed(place))
-        self._client.request_moved()
+        self._told(ev.Placed(place))
 
     def refused(self, refusal: Refusal) -> None:
         """None came free."""
         self._ticket = None
-        self._process(ev.Refused(refusal))
-        self._client.request_moved()
+        self._told(ev.Refused(refusal))
+
+    def _told(self, event: ev.Event) -> None:
+        """Go on with what the waiting has led to.
+
+        This runs within the ending of another request, whose fault must not become ours, nor ours
+        its: what fails here ends here.
+        """
+        try:
+            self._process(event)
+            self._client.request_moved()
+        except Exception as fault:  # noqa: BLE001 - reported, and this one request is given up
+            self._client.failed(fault)
 
     # Sink
 
@@ -207,41 +221,9 @@ class Relay:
     def _process(self, event: ev.Event) -> None:
         now = self._front.clock()
         for command in self.exchange.process(event, now):
-            self._do(command, now)
+            self.TABLE[type(command)](self, command, now)
 
-    def _do(self, command: ev.Command, now: float) -> None:  # noqa: C901, PLR0912 - an arm each
-        match command:
-            case ev.Ask():
-                self._ask(now)
-            case ev.AskOther():
-                self._ask_other(command, now)
-            case ev.LeaveRoom():
-                assert self._ticket is not None  # noqa: S101 - it is waiting
-                self._front.dispatcher.leave(self._ticket, now)
-            case ev.Connect():
-                self._connect(command)
-            case ev.Send():
-                self._send(command.attempt)
-            case ev.SendHead():
-                self._send_head()
-            case ev.DropEngine():
-                engine, self._engine = self._engine, None
-                if engine is not None:
-                    engine.drop()
-            case ev.KeepEngine():
-                engine, self._engine = self._engine, None
-                assert isinstance(engine, EngineConnection)  # noqa: S101 - it has just answered
-                engine.keep()
-            case ev.Finish():
-                self._finish(command, now)
-            case ev.Answer():
-                self._answer(command.refusal)
-            case ev.EndAnswer():
-                self._end_answer()
-            case ev.Cut():
-                self._cut(command.refusal)
-
-    def _ask(self, now: float) -> None:
+    def _ask(self, _command: ev.Ask, now: float) -> None:
         account, front = self.account, self._front
         override = header(self._head.headers, b"x-specswitch-route")
         account.need = front.need(self._endpoint, account.traits, override)
@@ -267,7 +249,11 @@ class Relay:
             self.account.place = place
             self._process(ev.Placed(place))
 
-    def _connect(self, command: ev.Connect) -> None:
+    def _leave_room(self, _command: ev.LeaveRoom, now: float) -> None:
+        assert self._ticket is not None  # noqa: S101 - it is waiting
+        self._front.dispatcher.leave(self._ticket, now)
+
+    def _connect(self, command: ev.Connect, _now: float) -> None:
         if command.fresh:
             self._front.observer.retried(RetryCause.STALE_CONNECTION)
         self._response = None
@@ -277,7 +263,7 @@ class Relay:
         if isinstance(engine, EngineConnection):
             self._process(ev.Connected(reused=True))
 
-    def _send(self, attempt: int) -> None:
+    def _send(self, command: ev.Send, _now: float) -> None:
         engine, head = self._engine, self._head
         assert isinstance(engine, EngineConnection)  # noqa: S101 - it is connected
         side = self._front.engines[self._place.upstream]
@@ -289,7 +275,7 @@ class Relay:
             added=(
                 *side.lines,
                 b"x-request-id: " + self.account.request_id,
-                b"x-specswitch-attempt: %d" % attempt,
+                b"x-specswitch-attempt: %d" % command.attempt,
             ),
             body_length=len(self._body) if had_body else None,
             drop_keys=side.has_key or bool(self._front.keyring),
@@ -300,14 +286,25 @@ class Relay:
         """Give back what the request held, and tell of it; only then is the client told."""
         front = self._front
         self._let_body_go()
-        if command.place is not None:
-            front.dispatcher.end(command.place.lease, command.evidence, now)
-        front.open_requests -= 1
-        front.observer.ended(self.account.closed(command, self.exchange, now))
+        try:
+            front.closed(self.account.closed(command, self.exchange, now))
+        finally:
+            if command.place is not None:  # last: who gets the place is told within this call
+                front.dispatcher.end(command.place.lease, command.evidence, now)
         if command.outcome is Outcome.ABANDONED:
             self._client.request_over()
 
-    def _send_head(self) -> None:
+    def _drop_engine(self, _command: ev.DropEngine, _now: float) -> None:
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.drop()
+
+    def _keep_engine(self, _command: ev.KeepEngine, _now: float) -> None:
+        engine, self._engine = self._engine, None
+        assert isinstance(engine, EngineConnection)  # noqa: S101 - it has just answered
+        engine.keep()
+
+    def _send_head(self, _command: ev.SendHead, _now: float) -> None:
         head, response, client = self._head, self._response, self._client
         assert response is not None  # noqa: S101 - it is what is sent
         self._let_body_go()  # nothing is retried from here on
@@ -347,12 +344,13 @@ class Relay:
         elif self.framing is not Framing.NONE:
             self._client.write(*pieces)
 
-    def _end_answer(self) -> None:
+    def _end_answer(self, _command: ev.EndAnswer, _now: float) -> None:
         if self.framing is Framing.CHUNKED:
             self._client.write(b"0\r\n\r\n")
         self._client.request_over()
 
-    def _answer(self, refusal: Refusal) -> None:
+    def _answer(self, command: ev.Answer, _now: float) -> None:
+        refusal = command.refusal
         client = self._client
         if refusal.closes or not (self._body_read or client.pass_over_body()):
             client.keep_alive = False
@@ -361,7 +359,7 @@ class Relay:
         )
         client.request_over()
 
-    def _cut(self, refusal: Refusal) -> None:
+    def _cut(self, command: ev.Cut, _now: float) -> None:
         """Tell, where the stream's own form allows it, and break off so that nobody is deceived."""
         client, watch, dialect = self._client, self.exchange.watch, self._endpoint.dialect
         client.keep_alive = False
@@ -369,7 +367,7 @@ class Relay:
             client.reset()  # a clean close would mark the end
         elif self.framing is Framing.CHUNKED and watch is not None and watch.at_boundary:
             assert dialect is not None  # noqa: S101 - it is watched by it
-            event = error_event(refusal, dialect)
+            event = error_event(command.refusal, dialect)
             client.write(b"%x\r\n" % len(event), event, b"\r\n")
         client.request_over()
 
@@ -380,3 +378,19 @@ class Relay:
     def _count(self, held: int) -> None:
         self._front.buffered += held - self._counted
         self._counted = held
+
+    TABLE: ClassVar[Mapping[type[ev.Command], Callable[..., None]]] = {
+        ev.Ask: _ask,
+        ev.AskOther: _ask_other,
+        ev.LeaveRoom: _leave_room,
+        ev.Connect: _connect,
+        ev.Send: _send,
+        ev.DropEngine: _drop_engine,
+        ev.KeepEngine: _keep_engine,
+        ev.SendHead: _send_head,
+        ev.EndAnswer: _end_answer,
+        ev.Answer: _answer,
+        ev.Cut: _cut,
+        ev.Finish: _finish,
+    }
+    """Each command's method; as the exchange has its transitions."""

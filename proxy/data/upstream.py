@@ -65,6 +65,11 @@ class EngineConnection(asyncio.Protocol):
         self._keeps_alive = False
         self._fault: str | None = None
 
+    @property
+    def lost(self) -> bool:
+        """Whether it is closed, or closing."""
+        return self._transport is None or self._transport.is_closing()
+
     # what its sink does with it
 
     def send(self, sink: Sink, head: bytes, body: bytes) -> None:
@@ -224,6 +229,12 @@ class Connecting:
         """`task` is making it."""
         self._task = task
 
+    def ended(self, task: asyncio.Task[None]) -> None:
+        """`task` has ended; what it failed with, beyond what it handles, is a fault of ours."""
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            context = {"message": "making a connection failed", "exception": fault}
+            task.get_loop().call_exception_handler(context)
+
     def drop(self) -> None:
         """Give it up."""
         self.sink = None
@@ -284,6 +295,7 @@ class Pool:
         connecting.started(task)
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
+        task.add_done_callback(connecting.ended)
         return connecting
 
     def keep(self, engine: EngineConnection) -> None:
@@ -324,7 +336,11 @@ class Pool:
                 connecting.sink.engine_flush()
             return
         sink, engine = connecting.sink, connecting.engine
-        if sink is not None and engine is not None:
+        if sink is None or engine is None:
+            return
+        if engine.lost:
+            sink.engine_not_connected("it was closed as soon as it was made")
+        else:
             self._active.add(engine)
             sink.engine_connected(engine)
-            sink.engine_flush()
+        sink.engine_flush()

@@ -228,15 +228,14 @@ async def _with_view(console: Console, asking: _Asking, phases: list[Phase]) -> 
     playing = asyncio.get_running_loop().create_task(play())
     try:
         with Live(console=console, auto_refresh=False) as live:
-            seen = ""
+            seen: _Picture | None = None
             while True:
                 over = playing.done()
-                state = await asking.state()
+                picture = _picture(phases, await asking.state())
                 # Drawn when something has changed only: a view that is still does not flicker.
-                now = f"{state} {phases}"
-                if now != seen:
-                    seen = now
-                    live.update(_drawn(phases, state), refresh=True)
+                if picture != seen:
+                    seen = picture
+                    live.update(_drawn(picture), refresh=True)
                 if over:
                     break
                 await asyncio.wait({playing}, timeout=_POLL_SECONDS)
@@ -282,9 +281,24 @@ def _milliseconds(phase: Phase) -> str:
     return f"{mean(phase.first_token) * 1000:.0f} ms" if phase.first_token else ""
 
 
-def _drawn(phases: list[Phase], state: State) -> Group:
-    """The view: what specswitch thinks above, what came of the traffic below; 80 columns do."""
-    return Group(_mode_line(state), _flight_line(state), "", _table(phases))
+_Picture = tuple[Text, Text, list[tuple[str, ...]]]
+"""The mode, what is in flight, and a row for each phase."""
+
+
+def _picture(phases: list[Phase], state: State) -> _Picture:
+    return _mode_line(state), _flight_line(state), [_row(phase) for phase in phases]
+
+
+def _drawn(picture: _Picture) -> Group:
+    """What specswitch thinks above, what came of the traffic below; 80 columns do."""
+    mode, flight, rows = picture
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("requests", min_width=16)
+    for name in ("done", "to spec", "to base", "first token", "tokens/s each", "in all"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(*row)
+    return Group(mode, flight, "", table)
 
 
 def _mode_line(state: State) -> Text:
@@ -317,19 +331,13 @@ def _flight_line(state: State) -> Text:
     return line
 
 
-def _table(phases: list[Phase]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("requests", min_width=16)
-    for name in ("done", "to spec", "to base", "first token", "tokens/s each", "in all"):
-        table.add_column(name, justify="right")
-    for phase in phases:
-        failed = f" ({phase.failed} failed)" if phase.failed else ""
-        table.add_row(
-            phase.name,
-            f"{phase.done}/{phase.asked}{failed}",
-            *(str(phase.to(name) or "") for name in ("spec", "base")),
-            _milliseconds(phase),
-            f"{mean(phase.rates):.0f}" if phase.rates else "",
-            f"{phase.rate:.0f}" if phase.rate is not None else "",
-        )
-    return table
+def _row(phase: Phase) -> tuple[str, ...]:
+    failed = f" ({phase.failed} failed)" if phase.failed else ""
+    return (
+        phase.name,
+        f"{phase.done}/{phase.asked}{failed}",
+        *(str(phase.to(name) or "") for name in ("spec", "base")),
+        _milliseconds(phase),
+        f"{mean(phase.rates):.0f}" if phase.rates else "",
+        f"{phase.rate:.0f}" if phase.rate is not None else "",
+    )

@@ -160,7 +160,7 @@ async def test_a_signal_drains(number: signal.Signals, tmp_path: Path) -> None:
         assert await client.chunk() is None
         client.close()
         assert await asyncio.to_thread(it.ended) == 0
-    assert [line["message"] for line in it.lines()].count("draining: 1 requests are open") == 1
+    assert [line["message"] for line in it.lines()].count("draining: 1 answers are not finished") == 1
 
 
 async def test_a_second_signal_cuts(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ async def test_a_second_signal_cuts(tmp_path: Path) -> None:
             await to_the_end(client)
         client.close()
         assert await asyncio.to_thread(it.ended) == 1
-    assert "cut 1 requests that had not ended" in [line["message"] for line in it.lines()]
+    assert "cut 1 answers that were not finished" in [line["message"] for line in it.lines()]
 
 
 async def test_an_idle_one_stops_at_once(tmp_path: Path) -> None:

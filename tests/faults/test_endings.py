@@ -450,7 +450,7 @@ async def test_slow_client_pauses_its_engine() -> None:
         await it.until(lambda: connection.slow, "the client is slow")
         engine_side = it.app.pools["spec"]  # type: ignore[index]  # a StrEnum is its value
         assert engine_side.active == 1
-        assert connection._unsent_bytes() < 2 << 20
+        assert connection.unsent_bytes < 2 << 20
         client.read_on()
         assert len((await client.response()).body) == 64 << 20
 

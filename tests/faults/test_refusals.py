@@ -10,6 +10,7 @@ from tests.harness.running import rig
 from tests.harness.upstream import Gate, ScriptedUpstream, Send, chunk, reply
 
 ASKING = post("/generate", {"text": "a"})
+TWO_LENGTHS = b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 @pytest.mark.parametrize(
@@ -21,8 +22,7 @@ ASKING = post("/generate", {"text": "a"})
         b"CONNECT evil:443 HTTP/1.1\r\nHost: evil\r\n\r\n",
         b"GET /livez HTTP/1.1\r\n\r\n",
         b"GET /livez HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
-        b"POST /generate HTTP/1.1\r\nHost: a\r\n"
-        b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"POST /generate HTTP/1.1\r\nHost: a\r\n" + TWO_LENGTHS,
         b"POST /generate HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\na",
         b"POST /generate HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
         b"POST /generate HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",

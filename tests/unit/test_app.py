@@ -150,7 +150,7 @@ async def test_a_background_death_cuts(caplog: pytest.LogCaptureFixture) -> None
 
     with pytest.raises(SpecswitchError, match="the test died: KeyError"):
         await until_it_ends()
-    assert "cut 1 requests" in caplog.text
+    assert "cut 1 answers" in caplog.text
 
 
 async def test_a_background_task_that_returns_has_died() -> None:

@@ -741,7 +741,8 @@ def test_control(word: Control, upstream: UpstreamName) -> None:
     assert (pair.dispatcher.mode, pair.dispatcher.mode_reason) == (upstream, SwitchReason.CONTROL)
     assert pair.dispatcher.control_set_by == "the test"
     assert pair.dispatcher.controller.mode is BASE
-    assert [s.to for s in pair.told.wishes] == [SPEC, BASE]
+    # It is told apart only where the mode does not follow it.
+    assert [s.to for s in pair.told.wishes] == ([] if upstream is BASE else [BASE])
     assert len(pair.told.switches) == 1 + (upstream is BASE)
     control(pair, Control.AUTO)
     assert pair.dispatcher.mode is BASE
@@ -1075,3 +1076,34 @@ def test_health_rules_are_the_settings() -> None:
     pair = Pair(replace(SETTINGS, health=rules))
     pair.down(SPEC, probes=1)
     assert state(pair, SPEC) == (Health.EJECTED, EjectionCause.PROBE)
+
+
+def states(pair: Pair) -> list[Health]:
+    """What base is taken for."""
+    return [pair.dispatcher.base.health.state]
+
+
+def test_model_paths_prove_nothing_of_generation() -> None:
+    """An engine whose scheduler is dead still counts tokens; that does not make it healthy."""
+    pair = Pair()
+    control(pair, Control.BASE)
+    for _ in range(SETTINGS.health.passive_failures):
+        pair.end(pair.place(), Evidence.BAD)
+        pair.end(pair.place(model_path()), Evidence.GOOD)
+    assert states(pair) == [Health.EJECTED]
+    pair.down(SPEC)
+    pair.later(SETTINGS.health.ejection)
+    assert states(pair) == [Health.PROBATION]
+    pair.end(pair.place(model_path()), Evidence.GOOD)
+    assert states(pair) == [Health.PROBATION]
+    pair.end(pair.place(), Evidence.GOOD)
+    assert states(pair) == [Health.HEALTHY]
+
+
+def test_a_switch_tells_the_load_that_it_was_decided_on() -> None:
+    """With N* = 4 the fifth is one too many: the switch says 5, not the 4 that were there."""
+    pair = Pair()
+    pair.fill(need(), 5)
+
+    assert [(s.to, s.in_flight) for s in pair.told.switches] == [(SPEC, 0), (BASE, 5)]
+    assert not pair.told.wishes

@@ -1,10 +1,12 @@
 """The states of a client's connection that real sockets reach only by luck."""
 
+import asyncio
 from dataclasses import replace
 
 from proxy.data.downstream import LINGER_SECONDS, ClientConnection
 from proxy.data.upstream import EngineConnection
 from tests.harness.client import get, post
+from tests.harness.pair import BASE
 from tests.harness.upstream import event, reply, stream
 from tests.harness.wire import LIMITS, TIMEOUTS, FakeTransport, Wire
 
@@ -230,3 +232,50 @@ async def test_paused_engine_that_closes() -> None:
     wire.upstream.connection_lost(OSError("reset by peer"))
 
     assert b"reset by peer" in wire.client.written
+
+
+async def test_the_fault_of_one_who_waits_is_its_own() -> None:
+    """A request that fails within us as it gets its place leaves the one that made room alone."""
+    strays: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: strays.append(context))
+    wire = Wire()
+    wire.front.dispatcher.settings = replace(wire.front.dispatcher.settings, max_in_flight=1)
+    other_transport = FakeTransport()
+    other = ClientConnection(wire.front)
+    other.connection_made(other_transport)
+    wire.connection.data_received(ASKING)
+    other.data_received(ASKING)
+    assert len(wire.front.dispatcher.room) == 1
+    del wire.front.engines["spec"].pool._idle  # type: ignore[index]  # a fault that cannot be
+    wire.upstream._pool = wire.pools[BASE]
+    wire.upstream.data_received(reply(b"{}"))
+
+    assert wire.client.written.endswith(b"{}")
+    assert [type(stray["exception"]) for stray in strays] == [AttributeError]
+    assert other_transport.aborts > 0
+    assert wire.front.open_requests == 0
+    assert wire.front.dispatcher.in_flight.total == 0
+
+
+async def test_unfinished_is_also_what_has_not_been_taken() -> None:
+    """A drain waits for a client that still reads its answer; who is finished is closed gently."""
+    wire = Wire()
+    wire.connection.data_received(get("/livez"))
+    wire.client.unsent = 10
+    assert wire.front.unfinished == 1
+    wire.client.unsent = 0
+    assert wire.front.unfinished == 0
+    wire.connection.close()
+    assert (wire.client.closed, wire.client.aborts) == (True, 0)
+    wire.connection.connection_lost(None)
+    wire.connection.close()
+
+
+async def test_closing_cuts_what_is_unfinished() -> None:
+    """At the end a request that runs is cut, and its engine let go."""
+    wire = Wire()
+    wire.connection.data_received(ASKING)
+    wire.connection.close()
+
+    assert wire.client.aborts > 0
+    assert wire.engine.aborts > 0

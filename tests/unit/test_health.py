@@ -16,6 +16,11 @@ BY_PROBE: Picture = (Health.EJECTED, EjectionCause.PROBE, None)
 MISCONFIGURED: Picture = (Health.EJECTED, EjectionCause.MISCONFIGURED, None)
 
 
+def trying(health: UpstreamHealth) -> bool:
+    """Whether it is in probation with its one request out."""
+    return health.state is Health.PROBATION and health._trial_out
+
+
 def by_requests(until: float) -> Picture:
     """Ejected for its requests, for a time."""
     return (Health.EJECTED, EjectionCause.REQUESTS, until)
@@ -33,7 +38,7 @@ def asks_identity(health: UpstreamHealth) -> bool:
 
 def trial_seen(health: UpstreamHealth) -> tuple[bool, bool]:
     """Whether it may have a request, and whether its one request is out."""
-    return health.usable, health.trying
+    return health.usable, trying(health)
 
 
 def healthy() -> UpstreamHealth:
@@ -248,7 +253,7 @@ def test_a_trial_that_succeeds_makes_it_healthy() -> None:
 
     assert picture(health) == HEALTHY
     assert health.usable
-    assert not health.trying
+    assert not trying(health)
 
 
 def test_a_trial_that_has_succeeded_is_over() -> None:
@@ -270,7 +275,7 @@ def test_requests_from_before_prove_nothing_in_probation() -> None:
     assert fail_requests(health, 9, now=6.0) == [False] * 9
 
     assert picture(health) == PROBATION
-    assert health.trying
+    assert trying(health)
 
 
 def fail_trials(health: UpstreamHealth, count: int) -> list[float]:

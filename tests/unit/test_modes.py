@@ -1,7 +1,7 @@
 """The controller by count: leave at once, return slowly, never flap."""
 
 from dataclasses import replace
-from math import inf
+from math import inf, nan
 
 import pytest
 
@@ -105,7 +105,7 @@ def test_without_a_limit_it_stays_on_spec() -> None:
         (3.1, 3, 1, True),
         (3.9, 3, 1, True),
         (4.0, 0, 5, True),
-        (0.5, 0, 1, True),
+        (1.5, 0, 2, True),
     ],
 )
 def test_it_leaves_with_the_first_sequence_too_many(
@@ -263,3 +263,31 @@ def test_the_breaker_never_delays_leaving() -> None:
 
     assert flap(controller, [0.0]) == [True]
     assert controller.mode is BASE
+
+
+@pytest.mark.parametrize("crossover", [0.0, 0.5, 0.99])
+def test_below_one_it_never_pays(crossover: float) -> None:
+    """With N* below one sequence a lone request is too many: no return, so no flapping."""
+    controller = Controller(replace(DEFAULTS, crossover=crossover), now=0.0)
+    for second in range(0, 6000, 15):
+        assert step(controller, float(second)) is None
+
+    assert controller.mode is BASE
+    assert controller.reason is SwitchReason.IN_FLIGHT
+
+
+def test_thresholds_that_are_withdrawn_end_speculation() -> None:
+    """When N* is not known any more it goes to base at once, and says why."""
+    controller = on_spec()
+    controller.thresholds = replace(DEFAULTS, crossover=None)
+
+    assert step(controller, 1.0, n=1) == Switch(BASE, SwitchReason.UNCALIBRATED, 1.0, 1)
+    assert step(controller, 100.0) is None
+    assert controller.reason is SwitchReason.UNCALIBRATED
+
+
+@pytest.mark.parametrize("wrong", [{"flap_limit": 1}, {"crossover": -1.0}, {"crossover": nan}])
+def test_impossible_thresholds_cannot_exist(wrong: dict[str, float]) -> None:
+    """A limit that forbids to leave, and a crossover that is no number of sequences."""
+    with pytest.raises(ValueError, match="must be at least"):
+        replace(DEFAULTS, **wrong)  # type: ignore[arg-type]  # numbers all

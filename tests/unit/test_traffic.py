@@ -7,7 +7,6 @@ import re
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from itertools import pairwise
 
 import msgspec
 import pytest
@@ -21,10 +20,11 @@ from proxy.sim.server import SimulatedPair
 from proxy.tools import traffic
 from proxy.tools.traffic import Phase, State, View, show_traffic
 from tests.harness.running import rig, until
-from tests.harness.upstream import STREAM_HEAD, Reset, Send, chunk, event, reply
+from tests.harness.upstream import STREAM_HEAD, Reset, Send, Silence, chunk, event, reply
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 N_STAR = ("N*", "3.1")
+USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":2}}\n\n'
 ERASED = re.compile(r"(?:\x1b\[2K(?:\x1b\[1A)?)+")
 
 
@@ -130,7 +130,7 @@ def test_the_view_of_a_burst(reason: str, said: str) -> None:
         },
         State,
     )
-    console.print(traffic._drawn([burst], state))
+    console.print(traffic._drawn(traffic._picture([burst], state)))
     lines = ESCAPES.sub("", out.getvalue()).splitlines()
     assert lines[0].startswith(said)
     assert lines[1].split() == ["In", "flight", "spec", "3", "|||", "base", "21", "|" * 21, *N_STAR]
@@ -146,14 +146,30 @@ def test_numbers_that_are_none(value: float | str | None, shown: str) -> None:
     assert traffic._number(value) == shown
 
 
-@pytest.mark.slow
-async def test_a_view_that_is_still_is_not_drawn_again() -> None:
-    """What would flicker for nothing is left alone."""
+async def test_a_view_that_is_still_is_not_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While nothing changes that is shown nothing is written: it would only flicker."""
+    looks = 0
+    look = traffic._Asking.state
+
+    async def counted(asking: traffic._Asking) -> State:
+        nonlocal looks
+        looks += 1
+        return await look(asking)
+
+    monkeypatch.setattr(traffic._Asking, "state", counted)
     console, out = terminal()
-    async with proxied() as app:
-        await show_traffic(app.url, app.admin_url, console)
-    frames = ERASED.split(out.getvalue())
-    assert all(one != next_ for one, next_ in pairwise(frames))
+    async with rig() as it:
+        it.spec.always(Silence())
+        showing = asyncio.get_running_loop().create_task(
+            show_traffic(it.app.url, it.app.admin_url, console)
+        )
+        await until(lambda: "spec  1 |" in ESCAPES.sub("", out.getvalue()), "one is in flight")
+        looked, written = looks, out.getvalue()
+        await until(lambda: looks >= looked + 4, "it looks on")
+        assert out.getvalue() == written
+        showing.cancel()
+        await asyncio.wait({showing}, timeout=5)
+        assert showing.done()
 
 
 @pytest.mark.slow
@@ -173,8 +189,9 @@ async def test_a_narrow_terminal_keeps_the_height() -> None:
         (Send(reply(b"{}", status="500 Internal Server Error")),),
         (Send(reply(b"{}")),),
         (Send(STREAM_HEAD + chunk(event({"choices": []}))), Reset()),
+        (Send(STREAM_HEAD + chunk(USAGE)), Reset()),
     ],
-    ids=["refused", "no stream", "broken off"],
+    ids=["refused", "no stream", "broken off", "broken off after its usage"],
 )
 async def test_what_fails_is_counted(steps: tuple[Send | Reset, ...]) -> None:
     """An answer that is an error, no stream or half a stream is no success."""

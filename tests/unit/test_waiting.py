@@ -1,26 +1,46 @@
 """The waiting room: first come, first served, and no more than fit."""
 
+from dataclasses import dataclass
+
 import pytest
 
 from proxy.core.waiting import WaitingRoom
 
 
-def room_with(*tickets: str, size: int = 9) -> WaitingRoom[str]:
-    """Return a room in which `tickets` stand in that order."""
-    room: WaitingRoom[str] = WaitingRoom(size)
-    for ticket in tickets:
-        room.enter(ticket)
+@dataclass(frozen=True)
+class Stand:
+    """One who waits: a name, whose first letter is what it wants."""
+
+    name: str
+
+    @property
+    def want(self) -> str:
+        """Stands with the same letter want the same."""
+        return self.name[0]
+
+
+def room_with(*names: str, size: int = 9) -> WaitingRoom[Stand]:
+    """Return a room in which stands of these names are, in that order."""
+    room: WaitingRoom[Stand] = WaitingRoom(size)
+    for name in names:
+        room.enter(Stand(name))
     return room
+
+
+def names(stands: object) -> list[str]:
+    """The names of `stands`, in order."""
+    assert isinstance(stands, WaitingRoom | list)
+    return [stand.name for stand in stands]
 
 
 def test_it_is_a_line() -> None:
     """Those inside are known, counted, and stand in the order in which they came."""
-    room = room_with("b", "a", "c")
+    room = room_with("b1", "a1", "b2", "c1", "a2")
 
-    assert list(room) == ["b", "a", "c"]
-    assert len(room) == 3
-    assert "a" in room
-    assert "z" not in room
+    assert names(room) == ["b1", "a1", "b2", "c1", "a2"]
+    assert len(room) == 5
+    assert Stand("a1") in room
+    assert Stand("z1") not in room
 
 
 @pytest.mark.parametrize(("size", "inside", "full"), [(0, 0, True), (2, 1, False), (2, 2, True)])
@@ -31,41 +51,44 @@ def test_it_is_bounded(*, size: int, inside: int, full: bool) -> None:
 
 def test_leaving_is_told_from_not_having_been_there() -> None:
     """One who leaves is gone, and cannot leave again."""
-    room = room_with("a", "b", size=2)
+    room = room_with("a1", "b1", size=2)
 
-    assert room.leave("a") is True
-    assert list(room) == ["b"]
+    assert room.leave(Stand("a1")) is True
+    assert names(room) == ["b1"]
     assert not room.full
-    assert room.leave("a") is False
+    assert room.leave(Stand("a1")) is False
 
 
 def test_those_behind_keep_their_order() -> None:
     """A place in the line that became free is nobody's: a newcomer stands at the end."""
-    room = room_with("a", "b", "c")
-    room.leave("b")
-    room.enter("d")
+    room = room_with("a1", "a2", "a3")
+    room.leave(Stand("a2"))
+    room.enter(Stand("a2"))
 
-    assert list(room) == ["a", "c", "d"]
+    assert names(room) == ["a1", "a3", "a2"]
 
 
 def test_the_room_may_change_while_it_is_walked() -> None:
     """A walk sees the line as it stood when it began."""
-    room = room_with("a", "b", "c")
+    room = room_with("a1", "b1", "c1")
 
     seen = []
-    for ticket in room:
-        seen.append(ticket)
-        room.leave(ticket)
-        room.enter(ticket + "'")
+    for stand in room:
+        seen.append(stand.name)
+        room.leave(stand)
+        room.enter(Stand(stand.name + "'"))
 
-    assert seen == ["a", "b", "c"]
-    assert list(room) == ["a'", "b'", "c'"]
+    assert seen == ["a1", "b1", "c1"]
+    assert names(room) == ["a1'", "b1'", "c1'"]
 
 
-def test_taking_passes_over_those_not_wanted() -> None:
-    """Who is wanted goes, oldest first; the others stay as they stood."""
-    room = room_with("a1", "b1", "a2", "b2")
+def test_the_fronts_are_the_oldest_of_each_want() -> None:
+    """Only they need be asked, oldest first; the next of the same want follows when one leaves."""
+    room = room_with("b1", "a1", "b2", "c1", "a2")
 
-    assert room.take(lambda ticket: ticket.startswith("a")) == ["a1", "a2"]
-    assert list(room) == ["b1", "b2"]
-    assert room.take(lambda _: False) == []
+    assert names(room.fronts()) == ["b1", "a1", "c1"]
+    room.leave(Stand("b1"))
+    assert names(room.fronts()) == ["a1", "b2", "c1"]
+    room.leave(Stand("c1"))
+    assert names(room.fronts()) == ["a1", "b2"]
+    assert room_with().fronts() == []
