@@ -84,8 +84,8 @@ def head_fault(method: str, target: bytes, version: str, headers: Headers) -> st
         return "the request target must be a path"
     if version not in {"1.0", "1.1"}:
         return f"HTTP/{version} is not spoken here"
-    if method in {"TRACE", "CONNECT"}:
-        return f"{method} is not served"
+    if method == "CONNECT":
+        return "CONNECT is not served"
     return _framing_fault(version, headers)
 
 

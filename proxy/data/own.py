@@ -10,6 +10,10 @@ from proxy.data.reader import RequestHead
 from proxy.errors import MethodNotAllowed, Refusal
 
 
+_WITHOUT_ID = frozenset({400, 408, 431})
+"""What was no whole request has no id, whether or not its head was read."""
+
+
 def refusal_answer(
     refusal: Refusal, account: Account, head: RequestHead | None, *, keep_alive: bool
 ) -> bytes:
@@ -17,7 +21,7 @@ def refusal_answer(
     endpoint = account.endpoint
     body = refusal_body(refusal, anthropic=endpoint is not None and endpoint.anthropic)
     lines = [b"content-type: application/json"]
-    if account.request_id:
+    if account.request_id and refusal.status not in _WITHOUT_ID:
         lines.append(b"x-request-id: " + account.request_id)
     if account.place is not None:
         lines.append(b"x-specswitch-upstream: " + account.place.upstream.encode())

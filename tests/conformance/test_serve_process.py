@@ -160,7 +160,8 @@ async def test_a_signal_drains(number: signal.Signals, tmp_path: Path) -> None:
         assert await client.chunk() is None
         client.close()
         assert await asyncio.to_thread(it.ended) == 0
-    assert [line["message"] for line in it.lines()].count("draining: 1 answers are not finished") == 1
+    said = [line["message"] for line in it.lines()]
+    assert said.count("draining: 1 answers are not finished") == 1
 
 
 async def test_a_second_signal_cuts(tmp_path: Path) -> None:

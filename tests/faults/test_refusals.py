@@ -57,6 +57,8 @@ async def test_unknown_paths_and_methods() -> None:
         response = await client.response()
         assert (response.status, response.code) == (405, "method_not_allowed")
         assert response.header("allow") == "POST"
+        client.send(get("/v1/models", method="TRACE"))
+        assert (await client.response()).code == "method_not_allowed"
         client.send(get("/v1/messages"))
         shape = json.loads((await client.response()).body)
         assert shape["type"] == "error"

@@ -124,7 +124,6 @@ def test_a_head_that_is_accepted(
         ("GET", b"/", "0.9", [], "HTTP/0.9 is not spoken here"),
         ("GET", b"/", "2.0", [HOST], "HTTP/2.0 is not spoken here"),
         ("CONNECT", b"/", "1.1", [HOST], "CONNECT is not served"),
-        ("TRACE", b"/", "1.1", [HOST], "TRACE is not served"),
         ("GET", b"/", "1.1", [], "exactly one Host"),
         ("GET", b"/", "1.1", [HOST, HOST], "exactly one Host"),
         ("GET", b"/", "1.0", [HOST, (b"host", b"b")], "exactly one Host"),

@@ -340,7 +340,6 @@ REFUSED = {
     "asterisk-form": b"OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n",
     "CONNECT": b"CONNECT a:443 HTTP/1.1\r\nHost: a\r\n\r\n",
     "CONNECT to a path": b"CONNECT /a HTTP/1.1\r\nHost: a\r\n\r\n",
-    "TRACE": b"TRACE / HTTP/1.1\r\nHost: a\r\n\r\n",
     "HTTP/0.9": b"GET /\r\n\r\n",
     "HTTP/0.9 by name": b"GET / HTTP/0.9\r\nHost: a\r\n\r\n",
     "HTTP/1.2": b"GET / HTTP/1.2\r\nHost: a\r\n\r\n",
