@@ -9,7 +9,6 @@ from proxy.data.ledger import Account
 from proxy.data.reader import RequestHead
 from proxy.errors import MethodNotAllowed, Refusal
 
-
 _WITHOUT_ID = frozenset({400, 408, 431})
 """What was no whole request has no id, whether or not its head was read."""
 
