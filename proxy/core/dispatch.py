@@ -123,7 +123,6 @@ class Dispatcher:
         self._awaited: set[UpstreamName | None] = set()
         """Whose places those in the waiting room wait for; None is anybody's."""
         self._offering = False
-        self._offer_again = False
 
     def upstream(self, name: UpstreamName) -> Upstream:
         """The upstream called `name`."""
@@ -152,6 +151,7 @@ class Dispatcher:
         choice = self._choose(need)
         if isinstance(choice, Never):
             return self._ineligible(need)
+        # Who arrives while places are given out is asked in its turn.
         if not self._offering and _is_open(choice, need, self._awaited):
             return self._place(need, choice, now)
         why = choice.why if isinstance(choice, Wait) else Why.FULL
@@ -161,7 +161,6 @@ class Dispatcher:
         ticket = Ticket(need, waiter, now)
         self.room.enter(ticket)
         self._awaited.add(choice.upstream)
-        self._offer_again = True  # who arrives while places are given out is asked in its turn
         return ticket
 
     def retry(
@@ -361,19 +360,13 @@ class Dispatcher:
     def _offer(self, now: float) -> None:
         """Give free places to those waiting, in order; nobody takes what one in front waits for."""
         if self._offering:
-            self._offer_again = True  # a waiter that was just told has changed something
-            return
-        self._offering = self._offer_again = True
+            return  # who was told just now has changed something; the line is asked again anyway
+        self._offering = True
         try:
-            while self._offer_again:
-                self._offer_again = False
-                self._offer_in_order(now)
+            while (helped := self._first_helped(now)) is not None:
+                self._call(*helped, now)
         finally:
             self._offering = False
-
-    def _offer_in_order(self, now: float) -> None:
-        while (helped := self._first_helped(now)) is not None:
-            self._call(*helped, now)
 
     def _first_helped(self, now: float) -> tuple[Ticket, Decision | Never] | None:
         """The oldest who need wait no longer, and what there is for it.

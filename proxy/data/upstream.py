@@ -216,32 +216,33 @@ class EngineConnection(asyncio.Protocol):
 
 
 class Connecting:
-    """A connection in the making."""
+    """A connection in the making, for `sink`."""
 
     __slots__ = ("_task", "engine", "sink")
 
     def __init__(self, sink: Sink) -> None:
-        self.sink: Sink | None = sink
+        self.sink = sink
         self.engine: EngineConnection | None = None
         self._task: asyncio.Task[None] | None = None
 
     def started(self, task: asyncio.Task[None]) -> None:
         """`task` is making it."""
         self._task = task
+        task.add_done_callback(self._ended)
 
-    def ended(self, task: asyncio.Task[None]) -> None:
-        """`task` has ended; what it failed with, beyond what it handles, is a fault of ours."""
+    def drop(self) -> None:
+        """Give it up; the sink hears no more of it."""
+        assert self._task is not None  # noqa: S101 - who could drop it has it from `obtain`
+        self._task.cancel()
+        if self.engine is not None:
+            self.engine.drop()  # it may have come up just before
+
+    @staticmethod
+    def _ended(task: asyncio.Task[None]) -> None:
+        """What it failed with, beyond what it handles, is a fault of ours."""
         if not task.cancelled() and (fault := task.exception()) is not None:
             context = {"message": "making a connection failed", "exception": fault}
             task.get_loop().call_exception_handler(context)
-
-    def drop(self) -> None:
-        """Give it up."""
-        self.sink = None
-        if self._task is not None:
-            self._task.cancel()
-        if self.engine is not None:
-            self.engine.drop()  # it may have come up just before
 
 
 class Pool:
@@ -295,7 +296,6 @@ class Pool:
         connecting.started(task)
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
-        task.add_done_callback(connecting.ended)
         return connecting
 
     def keep(self, engine: EngineConnection) -> None:
@@ -323,24 +323,22 @@ class Pool:
             engine.drop()
 
     async def _connect(self, connecting: Connecting) -> None:
-        def made() -> EngineConnection:
-            connecting.engine = EngineConnection(self)
-            return connecting.engine
-
-        loop = asyncio.get_running_loop()
+        sink = connecting.sink
         try:
-            await loop.create_connection(made, self._host, self._port, ssl=self._tls)
+            engine = await self._open(connecting)
         except OSError as error:
-            if connecting.sink is not None:
-                connecting.sink.engine_not_connected(str(error))
-                connecting.sink.engine_flush()
+            sink.engine_not_connected(str(error))
+            sink.engine_flush()
             return
-        sink, engine = connecting.sink, connecting.engine
-        if sink is None or engine is None:
-            return
-        if engine.lost:
+        if engine.lost:  # what is written to it would vanish, and nobody would hear of it again
             sink.engine_not_connected("it was closed as soon as it was made")
         else:
             self._active.add(engine)
             sink.engine_connected(engine)
         sink.engine_flush()
+
+    async def _open(self, connecting: Connecting) -> EngineConnection:
+        engine = connecting.engine = EngineConnection(self)
+        loop = asyncio.get_running_loop()
+        await loop.create_connection(lambda: engine, self._host, self._port, ssl=self._tls)
+        return engine

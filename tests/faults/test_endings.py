@@ -213,12 +213,18 @@ async def test_http_1_0_stream_breaks_off_with_a_reset() -> None:
             await client.reader.read()
 
 
-async def test_both_encodings_of_transfer_are_refused() -> None:
-    """An engine whose answer has two lengths is not believed."""
+@pytest.mark.parametrize(
+    "framing",
+    [
+        b"content-length: 3\r\ntransfer-encoding: chunked",
+        b"transfer-encoding: gzip",
+        b"transfer-encoding: chunked\r\ntransfer-encoding: chunked",
+    ],
+)
+async def test_ambiguous_framing_of_an_answer_is_refused(framing: bytes) -> None:
+    """An engine whose answer could end in two places is not believed."""
     async with rig() as it:
-        said = (
-            b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"
-        )
+        said = b"HTTP/1.1 200 OK\r\n" + framing + b"\r\n\r\n0\r\n\r\n"
         client = await ask(it, ASKING, Send(said))
         response = await client.response()
 

@@ -4,6 +4,7 @@ Everything has a sane value unless a test says otherwise: N* = 4, no caps, both 
 model, spec speculative and base not.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from proxy.core.dispatch import Dispatcher, Evidence, Place, Settings, Ticket
@@ -13,7 +14,14 @@ from proxy.core.identity import Identity
 from proxy.core.modes import Switch, Thresholds
 from proxy.core.observer import Record
 from proxy.core.route import Need
-from proxy.core.words import EjectionCause, Health, RetryCause, UpstreamName
+from proxy.core.words import (
+    AdminState,
+    Control,
+    EjectionCause,
+    Health,
+    RetryCause,
+    UpstreamName,
+)
 from proxy.errors import Refusal
 
 SPEC, BASE = UpstreamName.SPEC, UpstreamName.BASE
@@ -42,6 +50,8 @@ SETTINGS = Settings(
     queue_timeout=30.0,
     wait_for_upstream=10.0,
 )
+ONE_EACH = replace(SETTINGS, spec_cap=1, base_cap=1)
+SMALL_BASE = replace(SETTINGS, base_cap=4)
 UNCALIBRATED = replace(SETTINGS, thresholds=replace(SETTINGS.thresholds, crossover=None))
 
 IDENTITIES = {
@@ -70,6 +80,11 @@ def prefers_base(weight: int = 1) -> Need:
 def model_path() -> Need:
     """What is no load and any server can answer, base first."""
     return Need(0, _ANYWHERE, base_first=True)
+
+
+def where(places: Sequence[Place]) -> list[UpstreamName]:
+    """The upstreams of `places`."""
+    return [place.upstream for place in places]
 
 
 @dataclass
@@ -189,7 +204,22 @@ class Pair:
         """`count` requests arrive, and all get places."""
         return [self.place(wanted) for _ in range(count)]
 
+    # the operator
+
+    def control(self, word: Control) -> None:
+        """The operator says `word`."""
+        self.dispatcher.set_control(word, by="the test", now=self.now)
+
+    def say(self, name: UpstreamName, word: AdminState) -> None:
+        """The operator says what is to become of an upstream."""
+        self.dispatcher.set_admin_state(name, word, self.now)
+
     # time and the upstreams
+
+    def state(self, name: UpstreamName) -> tuple[Health, EjectionCause | None]:
+        """What is thought of an upstream's health."""
+        health = self.dispatcher.upstream(name).health
+        return health.state, health.cause
 
     def later(self, seconds: float) -> None:
         """Time passes, and is looked at once at its end."""

@@ -296,7 +296,7 @@ class ExchangeMachine(RuleBasedStateMachine):
 
 
 ExchangeMachine.TestCase.settings = settings(
-    max_examples=4 * settings().max_examples,  # a run is short
+    max_examples=max(200, settings().max_examples),  # a run is short
     stateful_step_count=25,
 )
 TestExchange = ExchangeMachine.TestCase

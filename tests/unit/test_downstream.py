@@ -3,11 +3,18 @@
 import asyncio
 from dataclasses import replace
 
+import pytest
+
+from proxy.core.dispatch import Evidence
+from proxy.core.endpoints import find
+from proxy.core.observer import Record
 from proxy.data.downstream import LINGER_SECONDS, ClientConnection
+from proxy.data.exchange import State
+from proxy.data.ledger import PLAIN
 from proxy.data.upstream import EngineConnection
 from tests.harness.client import get, post
-from tests.harness.pair import BASE
-from tests.harness.upstream import event, reply, stream
+from tests.harness.pair import BASE, Recorder
+from tests.harness.upstream import DONE, event, reply, stream
 from tests.harness.wire import LIMITS, TIMEOUTS, FakeTransport, Wire
 
 ASKING = post("/generate", {"text": "a"})
@@ -279,3 +286,67 @@ async def test_closing_cuts_what_is_unfinished() -> None:
 
     assert wire.client.aborts > 0
     assert wire.engine.aborts > 0
+
+
+async def test_a_little_ahead_is_read_in_its_turn() -> None:
+    """What a client sends ahead, within bounds, waits for its turn."""
+    wire = Wire()
+    wire.connection.data_received(ASKING)
+    wire.connection.data_received(get("/livez"))
+    assert not wire.client.written
+    wire.upstream.data_received(reply(b"1"))
+
+    assert wire.client.written.endswith(b"ok\n")
+
+
+async def test_nothing_is_left_after_a_fault_at_the_very_end() -> None:
+    """A request whose end fails within us has ended all the same; its client may then leave."""
+    wire = Wire()
+    wire.connection.data_received(ASKING)
+    relay = wire.connection._relay
+    assert relay is not None
+    relay.exchange.state = State.ENDED
+    wire.connection.connection_lost(None)
+
+    assert wire.front.connections == set()
+    wire.front.dispatcher.end(relay._place.lease, Evidence.NONE, wire.pair.now)
+    wire.upstream.drop()
+
+
+async def test_own_paths_need_no_place() -> None:
+    """What is answered by us is never asked for."""
+    endpoint = find(b"/livez")
+    assert endpoint is not None
+    with pytest.raises(ValueError, match="answered by us"):
+        Wire().front.need(endpoint, PLAIN, None)
+
+
+class Keeping(Recorder):
+    """An observer that keeps the records."""
+
+    def __init__(self, told: list[Record]) -> None:
+        super().__init__()
+        self.told = told
+
+    def ended(self, record: Record) -> None:
+        """Keep it."""
+        self.told.append(record)
+
+
+async def test_time_per_token_needs_more_than_one() -> None:
+    """A stream of one token has no time between tokens; several sequences share their tokens."""
+    wire = Wire()
+    told: list[Record] = []
+    wire.front.observer = Keeping(told)
+    usage = {"choices": [], "usage": {"completion_tokens": 4}}
+    for n in (4, 2):
+        body = {"n": n, "stream": True}
+        wire.connection.data_received(post("/v1/chat/completions", body))
+        answer = stream(event(1), event(usage), DONE)
+        middle = answer.index(b'"choices"') - 20
+        wire.upstream.data_received(answer[:middle])
+        wire.pair.now += 3.0
+        wire.upstream.data_received(answer[middle:])
+        wire.pair.now -= 3.0
+
+    assert [record.seconds_per_token for record in told] == [None, 3.0]

@@ -1,42 +1,23 @@
-"""Conversations with the exchange: `>>` what happens, `<<` what it commands. No sockets.
-
-assert (
-    Talk()
-    >> RequestRead()
-    << Ask()
-    >> ClientGone()
-    << LeaveRoom()
-    << Ends(Outcome.ABANDONED)
-)
-"""
+"""The exchange: what it commands when a request goes well, and when it does not."""
 
 from collections.abc import Callable
-from math import inf
-from typing import NamedTuple, Self
 
 import pytest
 
-from proxy.core.dispatch import Evidence, Place
-from proxy.core.inflight import Lease
-from proxy.core.peek import Dialect
-from proxy.core.sse import StreamWatch
-from proxy.core.words import Outcome, RetryCause, UpstreamName
+from proxy.core.dispatch import Evidence
+from proxy.core.words import Outcome, RetryCause
 from proxy.data.events import (
-    Answer,
     Ask,
     AskOther,
     ClientGone,
-    Command,
     Connect,
     Connected,
     ConnectFailed,
-    Cut,
     DropEngine,
     EndAnswer,
     EngineLost,
     Event,
     Expired,
-    Finish,
     FirstEventRead,
     HeadRead,
     KeepEngine,
@@ -50,191 +31,38 @@ from proxy.data.events import (
     SendHead,
 )
 from proxy.data.exchange import Exchange, IllegalEvent, State
-from proxy.data.settings import Timeouts
 from proxy.errors import BodyTooLarge, Overloaded
-
-SPEC, BASE = UpstreamName.SPEC, UpstreamName.BASE
-OK, FAILED = Outcome.OK, Outcome.FAILED
-ABANDONED, REJECTED = Outcome.ABANDONED, Outcome.REJECTED
-GOOD, BAD, NONE = Evidence.GOOD, Evidence.BAD, Evidence.NONE
-
-TIMEOUTS = Timeouts(
-    header=10.0,
-    body=60.0,
-    client_write=60.0,
-    client_keep_alive=75.0,
-    connect=2.0,
-    first_byte=600.0,
-    between_chunks=120.0,
-    response=3600.0,
-    idle_connection=3.0,
+from tests.harness.talk import (
+    ABANDONED,
+    AT_BASE,
+    AT_SPEC,
+    BAD,
+    BASE,
+    DONE,
+    FAILED,
+    FULL,
+    GOOD,
+    NONE,
+    OK,
+    REJECTED,
+    SPEC,
+    START,
+    TOKEN,
+    After,
+    Answers,
+    Cuts,
+    Ends,
+    Talk,
+    awaiting,
+    connecting,
+    ended,
+    head,
+    holding,
+    relaying,
+    retrying,
+    stream,
+    waiting,
 )
-START = 0.0
-"""Nought, so that 0.1 s later is exactly 0.1."""
-
-TOKEN = b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n'
-FULL = b'data: {"error": {"message": "The request queue is full.", "code": 503}}\n\n'
-DONE = b"data: [DONE]\n\n"
-
-
-def place(upstream: UpstreamName) -> Place:
-    """A place at `upstream`."""
-    return Place(upstream, "mode", upstream, Lease(upstream, 1, since=START, trial=False))
-
-
-AT_SPEC, AT_BASE = place(SPEC), place(BASE)
-
-
-class Ends(NamedTuple):
-    """`Finish`, with its refusal's code."""
-
-    outcome: Outcome
-    evidence: Evidence = NONE
-    place: Place | None = None
-    code: str | None = None
-
-
-class Answers(NamedTuple):
-    """`Answer`, with its refusal's code."""
-
-    code: str
-
-
-class Cuts(NamedTuple):
-    """`Cut`, with its refusal's code."""
-
-    code: str
-
-
-class After(NamedTuple):
-    """So many seconds pass."""
-
-    seconds: float
-
-
-Plain = Command | Ends | Answers | Cuts
-
-
-def plain(command: Command) -> Plain:
-    """`command`, comparable: refusals by their codes."""
-    match command:
-        case Finish(outcome, evidence, held, refusal):
-            return Ends(outcome, evidence, held, None if refusal is None else refusal.code)
-        case Answer(refusal):
-            return Answers(refusal.code)
-        case Cut(refusal):
-            return Cuts(refusal.code)
-        case _:
-            return command
-
-
-class Talk:
-    """A conversation with an exchange; true when nothing that was commanded is left unsaid."""
-
-    def __init__(self, *, streams: bool = True, holds_head: bool = True) -> None:
-        self.exchange = Exchange(TIMEOUTS, holds_head=holds_head)
-        self.exchange.streams = streams
-        self.now = START
-        self.said: list[Plain] = []
-        self.last: tuple[Command, ...] = ()
-
-    def __rshift__(self, event: Event | After | list[bytes]) -> Self:
-        """This happens; all that was commanded before must have been said."""
-        assert self.said == []
-        if isinstance(event, After):
-            self.now += event.seconds
-        elif isinstance(event, list):
-            self.exchange.passing(event, self.now)
-        else:
-            self.last = self.exchange.process(event, self.now)
-            self.said = [plain(command) for command in self.last]
-        return self
-
-    def __lshift__(self, command: Plain) -> Self:
-        """This is commanded next."""
-        assert self.said
-        assert self.said.pop(0) == command
-        return self
-
-    def __bool__(self) -> bool:
-        assert self.said == []
-        return True
-
-    @property
-    def deadline(self) -> float:
-        """Seconds until the deadline."""
-        return self.exchange.deadline - self.now
-
-    @property
-    def message(self) -> str:
-        """What the last refusal says."""
-        (refusal,) = {c.refusal for c in self.last if isinstance(c, Answer | Cut)}
-        return refusal.message
-
-
-def watch() -> StreamWatch:
-    """A watch of a chat stream."""
-    return StreamWatch(Dialect.OPENAI_CHAT)
-
-
-def stream(status: int = 200) -> HeadRead:
-    """The head of a stream that can be read."""
-    return HeadRead(status, watch())
-
-
-def head(status: int = 200) -> HeadRead:
-    """The head of what is no stream."""
-    return HeadRead(status, None)
-
-
-def waiting(talk: Talk | None = None) -> Talk:
-    """Up to WAITING."""
-    talk = talk or Talk()
-    assert talk >> RequestRead() << Ask()
-    return talk
-
-
-def connecting(talk: Talk | None = None, at: Place = AT_SPEC) -> Talk:
-    """Up to CONNECTING."""
-    talk = waiting(talk)
-    assert talk >> Placed(at) << Connect(at.upstream, fresh=False)
-    return talk
-
-
-def awaiting(talk: Talk | None = None, at: Place = AT_SPEC, *, reused: bool = False) -> Talk:
-    """Up to AWAITING."""
-    talk = connecting(talk, at)
-    assert talk >> Connected(reused) << Send(1)
-    return talk
-
-
-def holding(talk: Talk | None = None) -> Talk:
-    """Up to HOLDING."""
-    talk = awaiting(talk)
-    assert talk >> stream()
-    return talk
-
-
-def retrying() -> Talk:
-    """Up to RETRYING, for a refusal."""
-    talk = awaiting()
-    assert talk >> head(503) << AskOther(AT_SPEC, RetryCause.REFUSAL, NONE)
-    return talk
-
-
-def relaying(talk: Talk | None = None) -> Talk:
-    """Up to RELAYING, with nothing of the body yet."""
-    talk = awaiting(talk)
-    assert talk >> head() << SendHead()
-    return talk
-
-
-def ended() -> Talk:
-    """Up to ENDED."""
-    talk = Talk()
-    assert talk >> ClientGone() << Ends(ABANDONED)
-    return talk
-
 
 # The way that all is well ------------------------------------------------------------------------
 
@@ -467,6 +295,24 @@ def test_when_both_refuse_the_second_refusal_passes(first: HeadRead) -> None:
     )
 
 
+def test_of_a_refusal_that_was_retried_nothing_is_kept() -> None:
+    """What is told of the request at its end is of the second attempt, also if that has no head."""
+    talk = holding()
+    assert (
+        talk
+        >> [FULL]
+        >> FirstEventRead()
+        << REFUSAL
+        >> Placed(AT_BASE)
+        << DropEngine()
+        << Connect(BASE, fresh=False)
+        >> ClientGone()
+        << DropEngine()
+        << Ends(ABANDONED, NONE, AT_BASE)
+    )
+    assert (talk.exchange.status, talk.exchange.watch) == (None, None)
+
+
 def test_a_refusal_as_the_first_event_is_retried() -> None:
     """SGLang's full queue: 200, an error event with code 503, [DONE], all in one read."""
     assert (
@@ -653,166 +499,6 @@ def test_an_engine_that_breaks_off_its_answer() -> None:
         << Cuts("upstream_reset")
     )
     assert talk.message == "spec broke off its answer: the connection was closed"
-
-
-# Deadlines ---------------------------------------------------------------------------------------
-
-
-def test_there_is_no_deadline_before_a_place_and_after_the_end() -> None:
-    """Reading and waiting have those of others."""
-    for talk in (Talk(), waiting(), ended()):
-        assert talk.deadline == inf
-
-
-def test_a_streams_first_byte() -> None:
-    """`first_byte` runs from the sending, and a head does not begin it anew."""
-    talk = awaiting(Talk(holds_head=False))
-    assert talk.deadline == 600.0
-    assert talk >> After(500.0) >> stream() << SendHead()
-    assert talk.deadline == 100.0
-    assert (
-        talk
-        >> After(100.0)
-        >> Expired()
-        << DropEngine()
-        << Ends(FAILED, BAD, AT_SPEC, "upstream_timeout")
-        << Cuts("upstream_timeout")
-    )
-    assert talk.message == "spec has sent nothing for 600 s"
-
-
-@pytest.mark.parametrize("talk_to", [awaiting, holding])
-def test_silence_before_anything_went_to_the_client(talk_to: Callable[[], Talk]) -> None:
-    """A 504 of ours, with the head held or not."""
-    talk = talk_to()
-    assert (
-        talk
-        >> After(talk.deadline)
-        >> Expired()
-        << DropEngine()
-        << Ends(FAILED, BAD, AT_SPEC, "upstream_timeout")
-        << Answers("upstream_timeout")
-    )
-    assert talk.message == "spec has sent nothing for 600 s"
-
-
-def test_between_a_streams_pieces() -> None:
-    """After the first piece `between_chunks` runs, from each piece anew."""
-    talk = holding()
-    assert talk >> After(500.0) >> [b"data: "]
-    assert talk.deadline == 120.0
-    assert talk >> After(100.0) >> [b"{}\n\n"] >> FirstEventRead() << SendHead()
-    assert talk.deadline == 120.0
-    assert talk >> After(100.0) >> [TOKEN]
-    assert talk.deadline == 120.0
-    assert (
-        talk
-        >> After(120.0)
-        >> Expired()
-        << DropEngine()
-        << Ends(FAILED, BAD, AT_SPEC, "upstream_timeout")
-        << Cuts("upstream_timeout")
-    )
-    assert talk.message == "spec has sent nothing for 120 s"
-
-
-def test_silence_within_a_held_event() -> None:
-    """What is said is how long nothing came, not how long ago all was sent."""
-    talk = holding()
-    assert (
-        talk
-        >> After(500.0)
-        >> [b"data: "]
-        >> After(120.0)
-        >> Expired()
-        << DropEngine()
-        << Ends(FAILED, BAD, AT_SPEC, "upstream_timeout")
-        << Answers("upstream_timeout")
-    )
-    assert talk.message == "spec has sent nothing for 120 s"
-
-
-def test_an_answer_that_is_no_stream_has_one_deadline() -> None:
-    """`response` for the whole of it, however it comes."""
-    talk = awaiting(Talk(streams=False))
-    assert talk.deadline == 3600.0
-    assert talk >> After(1000.0) >> head() << SendHead() >> [b"{"]
-    assert talk.deadline == 2600.0
-    talk.exchange.pause()
-    talk.exchange.resume(talk.now)
-    assert talk.deadline == 2600.0
-    assert (
-        talk
-        >> After(2600.0)
-        >> Expired()
-        << DropEngine()
-        << Ends(FAILED, BAD, AT_SPEC, "upstream_timeout")
-        << Cuts("upstream_timeout")
-    )
-    assert talk.message == "spec has not ended its answer within 3600 s"
-
-
-def test_while_we_pause_the_engine_its_silence_is_ours() -> None:
-    """No deadline runs; after it a whole `between_chunks`."""
-    talk = relaying()
-    assert talk >> [TOKEN]
-    talk.exchange.pause()
-    assert talk.deadline == inf
-    assert talk >> [TOKEN]
-    assert talk.deadline == inf
-    assert talk >> After(1000.0)
-    talk.exchange.resume(talk.now)
-    assert talk.deadline == 120.0
-    talk.exchange.resume(talk.now + 60.0)
-    assert talk.deadline == 120.0
-
-
-def test_a_pause_before_the_first_byte() -> None:
-    """A client that is still reading its last answer: the first byte keeps its own deadline."""
-    talk = relaying()
-    talk.exchange.pause()
-    assert talk >> After(1000.0)
-    talk.exchange.resume(talk.now)
-    assert talk.deadline == 600.0
-
-
-def test_a_pause_before_the_head_is_no_pause_of_the_answer() -> None:
-    """Nothing goes to the client yet, so there is nothing that it could be slow to take."""
-    talk = awaiting()
-    talk.exchange.pause()
-    assert talk.deadline == 600.0
-    talk.exchange.resume(talk.now + 5.0)
-    assert talk.deadline == 600.0
-
-
-def test_a_client_that_catches_up_after_the_end_starts_no_clock() -> None:
-    """What has ended has no deadline."""
-    talk = relaying()
-    talk.exchange.pause()
-    assert talk >> ClientGone() << DropEngine() << Ends(ABANDONED, NONE, AT_SPEC)
-    talk.exchange.resume(talk.now)
-    assert talk.deadline == inf
-
-
-def test_a_retry_has_its_deadlines_anew() -> None:
-    """What the first upstream sent is forgotten: `connect`, then `first_byte`."""
-    talk = holding()
-    assert (
-        talk
-        >> After(50.0)
-        >> [FULL]
-        >> FirstEventRead()
-        << REFUSAL
-        >> Placed(AT_BASE)
-        << DropEngine()
-        << Connect(BASE, fresh=False)
-    )
-    assert talk.deadline == 2.0
-    assert talk >> After(1.0) >> Connected(reused=False) << Send(2)
-    assert talk.deadline == 600.0
-    assert talk >> After(10.0) >> head() << SendHead()
-    assert talk.deadline == 590.0
-    assert talk.exchange.sent_at == START + 51.0
 
 
 # Verdicts ----------------------------------------------------------------------------------------

@@ -67,7 +67,13 @@ async def test_lines_for_a_pipe() -> None:
         assert await show_traffic(app.url, app.admin_url, console) == 0
     alone, burst, again = out.getvalue().splitlines()
     assert alone.startswith("4, one at a time: 4 to spec (mode), first token ")
-    assert re.search(r"^24 at once: 21 to base \(mode\), 3 to spec \(mode\), first token ", burst)
+    split = re.search(
+        r"^24 at once: (\d+) to base \(mode\), (\d) to spec \(mode\), first token ", burst
+    )
+    # Three fit under N*; on a slow machine one may have ended before the last has come.
+    assert split is not None
+    assert int(split[1]) + int(split[2]) == 24
+    assert int(split[2]) >= 3
     assert burst.endswith(" in all")
     assert again.startswith("4, one at a time: 4 to spec (mode), ")
 

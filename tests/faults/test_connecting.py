@@ -1,0 +1,184 @@
+"""Connections that do not come about: an address that takes none, a client that leaves."""
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from proxy.core.words import UpstreamName
+from proxy.data.response import ResponseHead
+from proxy.data.upstream import Connecting, EngineConnection, Pool
+from tests.harness.client import post
+from tests.harness.running import Rig, rig, until
+from tests.harness.upstream import Send, reply
+from tests.harness.wire import FakeTransport
+
+ASKING = post("/generate", {"text": "a"})
+
+
+@contextmanager
+def swallowing(port: int) -> Iterator[None]:
+    """Listen on `port` with a full backlog: further connections are neither taken nor refused."""
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
+        listener.listen(0)
+        waiting = []
+        for _ in range(4):
+            client = socket.socket()
+            client.setblocking(False)
+            client.connect_ex(("127.0.0.1", port))
+            waiting.append(client)
+        try:
+            yield
+        finally:
+            for client in waiting:
+                client.close()
+
+
+async def without_spec(it: Rig) -> int:
+    """Take spec away, without specswitch noticing; the port that is free then."""
+    await it.spec.stop()
+    return it.spec.port
+
+
+async def test_no_connection_in_time_goes_to_the_other() -> None:
+    """An upstream that takes no connection in time: the other serves, with reason `retry`."""
+    async with rig(health__fall=1000, health__timeout=0.2, timeouts__connect=0.2) as it:
+        it.base.script(Send(reply(b"good")))
+        with swallowing(await without_spec(it)):
+            client = await it.client()
+            client.send(ASKING)
+            response = await client.response()
+
+        assert response.body == b"good"
+        assert response.header("x-specswitch-reason") == "retry"
+
+
+async def test_client_leaves_while_connecting() -> None:
+    """A client that leaves before there is a connection ends the attempt."""
+    async with rig(health__fall=1000, health__timeout=0.2, timeouts__connect=30.0) as it:
+        with swallowing(await without_spec(it)):
+            client = await it.client()
+            client.send(ASKING)
+            await it.until(lambda: it.app.dispatcher.in_flight.spec == 1, "it has a place")
+            client.close()
+            await it.until(lambda: it.app.front.open_requests == 0, "it is over")
+            pool = it.app.pools[UpstreamName.SPEC]
+            await it.until(lambda: not pool._connecting, "nobody connects")
+
+        labels = {"upstream": "spec", "endpoint": "/generate", "outcome": "abandoned"}
+        assert it.metric("requests_total", **labels) == 1
+
+
+async def test_shutdown_while_connecting() -> None:
+    """Going down ends attempts that are under way."""
+    async with rig(health__fall=1000, health__timeout=0.2, timeouts__connect=30.0) as it:
+        with swallowing(await without_spec(it)):
+            client = await it.client()
+            client.send(ASKING)
+            pool = it.app.pools[UpstreamName.SPEC]
+            await it.until(lambda: bool(pool._connecting), "it connects")
+            pool.close()
+            await it.until(lambda: not pool._connecting, "nobody connects")
+            client.close()
+
+
+class Hearer:
+    """A sink that keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+        self.flushed = asyncio.Event()
+
+    def engine_connected(self, engine: EngineConnection) -> None:
+        """Keep it."""
+        self.heard.append(f"connected {engine}")
+
+    def engine_not_connected(self, why: str) -> None:
+        """Keep it."""
+        self.heard.append(why)
+
+    def engine_head(self, head: ResponseHead) -> None:
+        """Keep it."""
+        self.heard.append(f"head {head.status}")
+
+    def engine_body(self, pieces: list[bytes]) -> None:
+        """Keep it."""
+        self.heard.append(f"body {len(pieces)}")
+
+    def engine_ended(self, *, reusable: bool) -> None:
+        """Keep it."""
+        self.heard.append(f"ended {reusable}")
+
+    def engine_lost(self, *, silent: bool, why: str) -> None:
+        """Keep it."""
+        self.heard.append(f"lost {silent} {why}")
+
+    def engine_flush(self) -> None:
+        """Keep it."""
+        self.flushed.set()
+
+
+class OddPool(Pool):
+    """A pool whose connections come about as a test says."""
+
+    def __init__(self, fault: Exception | None) -> None:
+        super().__init__(
+            UpstreamName.SPEC,
+            "127.0.0.1",
+            1,
+            tls=None,
+            idle_seconds=3.0,
+            clock=lambda: 0.0,
+        )
+        self.fault = fault
+
+    async def _open(self, connecting: Connecting) -> EngineConnection:
+        if self.fault is not None:
+            raise self.fault
+        engine = connecting.engine = EngineConnection(self)
+        transport = FakeTransport()
+        engine.connection_made(transport)
+        transport.abort()
+        engine.connection_lost(None)
+        return engine
+
+
+async def test_a_connection_that_is_lost_as_soon_as_it_is_made() -> None:
+    """It is as good as none; written to, it would swallow the request without a word."""
+    sink = Hearer()
+    pool = OddPool(None)
+    pool.obtain(sink, fresh=True)
+    await sink.flushed.wait()
+
+    assert sink.heard == ["it was closed as soon as it was made"]
+    assert pool.active == 0
+
+
+async def test_a_fault_of_ours_in_connecting_is_reported() -> None:
+    """What is no failure of the network does not vanish in a task."""
+    strays: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: strays.append(context))
+    pool = OddPool(KeyError("odd"))
+    pool.obtain(Hearer(), fresh=True)
+    await until(lambda: bool(strays), "it is reported")
+
+    assert isinstance(strays[0]["exception"], KeyError)
+
+
+@pytest.mark.parametrize("speaks", [True, False])
+async def test_a_kept_connection_that_ends(*, speaks: bool) -> None:
+    """Closed or speaking out of turn, it is not used again."""
+    pool = OddPool(None)
+    engine = EngineConnection(pool)
+    engine.connection_made(FakeTransport())
+    engine.keep()
+    assert pool.idle == 1
+    if speaks:
+        engine.data_received(reply(b"{}"))
+    else:
+        engine.connection_lost(None)
+    assert pool.idle == 0

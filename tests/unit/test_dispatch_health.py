@@ -1,0 +1,216 @@
+"""What becomes of requests when an upstream fails, comes back, or is not what it should be."""
+
+from dataclasses import replace
+
+import pytest
+
+from proxy.core.dispatch import Evidence
+from proxy.core.words import (
+    Control,
+    EjectionCause,
+    Health,
+    SwitchReason,
+)
+from proxy.errors import (
+    QueueTimeout,
+)
+from tests.harness.pair import (
+    BASE,
+    IDENTITIES,
+    SPEC,
+    Pair,
+    need,
+    where,
+)
+
+# Health ------------------------------------------------------------------------------------------
+
+
+def test_when_spec_dies_base_takes_all() -> None:
+    """Failed probes eject it; the mode, the reasons and the observer say so."""
+    pair = Pair()
+    pair.down(SPEC)
+    place = pair.place()
+    assert (place.upstream, place.reason, place.mode) == (BASE, "health", BASE)
+    assert pair.told.switches[-1].reason is SwitchReason.HEALTH
+    pair.up(SPEC, probes=2)
+    assert pair.told.health[2:] == [
+        (SPEC, Health.EJECTED, EjectionCause.PROBE, "it is silent"),
+        (SPEC, Health.HEALTHY, None, ""),
+    ]
+
+
+def test_what_is_healthy_is_probed_without_a_word() -> None:
+    """A good probe needs no identity then, tells nobody, and begins the count of failures anew."""
+    pair = Pair()
+    pair.down(SPEC, probes=2)
+    pair.dispatcher.probed(SPEC, good=True, identity=None, detail="", now=pair.now)
+    pair.down(SPEC, probes=2)
+    assert pair.state(SPEC) == (Health.HEALTHY, None)
+    assert len(pair.told.health) == 2
+
+
+def test_when_base_dies_spec_takes_all_and_the_mode_says_so() -> None:
+    """However much is in flight: one upstream takes all."""
+    pair = Pair()
+    pair.fill(need(), 5)
+    assert pair.dispatcher.mode is BASE
+    pair.down(BASE)
+    assert (pair.dispatcher.mode, pair.dispatcher.mode_reason) == (SPEC, SwitchReason.HEALTH)
+    assert where(pair.fill(need(), 20)) == [SPEC] * 20
+
+
+def test_with_neither_in_service_the_mode_stays() -> None:
+    """There is no other to name."""
+    pair = Pair()
+    pair.down(SPEC)
+    pair.down(BASE)
+    assert pair.dispatcher.mode is BASE
+
+
+def test_requests_that_fail_eject_and_probation_lets_one_in() -> None:
+    """Five in a row eject for five seconds; then one request may try, and its success heals."""
+    pair = Pair()
+    pair.control(Control.SPEC)
+    pair.fail(SPEC)
+    assert pair.state(SPEC) == (Health.EJECTED, EjectionCause.REQUESTS)
+    assert pair.place().upstream is BASE
+    pair.later(5.0)
+    assert pair.state(SPEC) == (Health.PROBATION, None)
+    trial = pair.place()
+    assert trial.upstream is SPEC
+    assert pair.place().upstream is BASE
+    pair.end(trial)
+    assert where(pair.fill(need(), 3)) == [SPEC] * 3
+    assert [(h, detail) for _, h, _, detail in pair.told.health[2:]] == [
+        (Health.EJECTED, "its requests failed"),
+        (Health.PROBATION, "its ejection is over; one request may try it"),
+        (Health.HEALTHY, "its trial request succeeded"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("evidence", "expected"),
+    [(Evidence.NONE, Health.PROBATION), (Evidence.BAD, Health.EJECTED)],
+)
+def test_a_trial_that_does_not_succeed(evidence: Evidence, expected: Health) -> None:
+    """One that says nothing lets the next one try, one that fails ejects for twice as long."""
+    pair = Pair()
+    pair.control(Control.SPEC)
+    pair.fail(SPEC)
+    pair.later(5.0)
+    pair.end(pair.place(), evidence)
+    assert pair.state(SPEC)[0] is expected
+    assert pair.place().upstream is (SPEC if expected is Health.PROBATION else BASE)
+    pair.later(9.9)
+    assert pair.state(SPEC)[0] is expected
+    pair.later(0.1)
+    assert pair.state(SPEC)[0] is Health.PROBATION
+
+
+def test_those_waiting_for_a_trial_follow_it() -> None:
+    """With one upstream, and that in probation, one goes and the others wait for what it finds."""
+    pair = Pair()
+    pair.control(Control.SPEC)
+    pair.fail(SPEC)
+    pair.down(BASE)
+    _, first = pair.wait()
+    _, second = pair.wait()
+    pair.later(5.0)
+    assert first.place.lease.trial
+    assert not second.told
+    pair.end(first.place)
+    assert second.place.upstream is SPEC
+    assert not second.place.lease.trial
+
+
+def test_a_trial_is_waited_for_no_longer_than_any_place() -> None:
+    """What is in probation counts as there: `queue_timeout` ends the wait, not `no_upstream`."""
+    pair = Pair()
+    pair.control(Control.SPEC)
+    pair.fail(SPEC)
+    pair.down(BASE)
+    pair.later(5.0)
+    pair.place()
+    _, waiting = pair.wait()
+    pair.later(29.9)
+    assert not waiting.told
+    pair.later(0.1)
+    assert isinstance(waiting.refusal, QueueTimeout)
+
+
+# Identity ----------------------------------------------------------------------------------------
+
+
+def test_a_swapped_pair_is_unusable_until_mended() -> None:
+    """Spec and base exchanged: both misconfigured, said loudly once, and healed when mended."""
+    pair = Pair(healthy=False)
+    for _ in range(3):
+        pair.up(SPEC, IDENTITIES[BASE])
+        pair.up(BASE, IDENTITIES[SPEC])
+    assert pair.state(SPEC) == pair.state(BASE)
+    assert pair.state(BASE) == (Health.EJECTED, EjectionCause.MISCONFIGURED)
+    assert not pair.dispatcher.usable
+    assert pair.wait()
+    assert [(name, cause) for name, _, cause, _ in pair.told.health] == [
+        (SPEC, EjectionCause.MISCONFIGURED),
+        (BASE, EjectionCause.MISCONFIGURED),
+    ]
+    assert all("swapped" in detail for *_, detail in pair.told.health)
+    pair.up(SPEC)
+    pair.up(BASE)
+    assert pair.state(SPEC) == pair.state(BASE) == (Health.HEALTHY, None)
+    assert pair.dispatcher.spec.faults == ()
+
+
+def test_a_mismatch_ejects_the_newcomer_only() -> None:
+    """Who serves already goes on serving; the newcomer is told what differs."""
+    pair = Pair(healthy=False)
+    pair.up(BASE)
+    pair.up(SPEC, replace(IDENTITIES[SPEC], model="another"))
+    assert pair.state(BASE) == (Health.HEALTHY, None)
+    assert pair.state(SPEC) == (Health.EJECTED, EjectionCause.MISCONFIGURED)
+    assert pair.dispatcher.spec.faults == ("its model is 'another', that of base is 'tiny'",)
+    assert pair.place().upstream is BASE
+
+
+def test_what_is_down_condemns_nobody() -> None:
+    """A pair that is exchanged for one with another model comes up, one after the other."""
+    pair = Pair()
+    pair.down(SPEC)
+    pair.down(BASE)
+    for name in (SPEC, BASE):
+        pair.up(name, replace(IDENTITIES[name], model="another"), probes=2)
+    assert pair.state(SPEC) == pair.state(BASE) == (Health.HEALTHY, None)
+
+
+def test_what_is_ejected_for_a_time_still_stands() -> None:
+    """It comes back by itself, so a newcomer has to match it."""
+    pair = Pair()
+    pair.down(SPEC)
+    pair.fail(BASE)
+    pair.up(SPEC, replace(IDENTITIES[SPEC], model="another"))
+    assert pair.state(SPEC) == (Health.EJECTED, EjectionCause.MISCONFIGURED)
+
+
+def test_identity_is_wanted_of_all_but_the_healthy() -> None:
+    """Also in probation: what comes back may be another server, and is found out."""
+    pair = Pair()
+    assert not pair.dispatcher.wants_identity(SPEC)
+    pair.control(Control.SPEC)
+    pair.fail(SPEC)
+    assert pair.dispatcher.wants_identity(SPEC)
+    pair.later(5.0)
+    assert pair.dispatcher.wants_identity(SPEC)
+    pair.up(SPEC, IDENTITIES[BASE])
+    assert pair.state(SPEC) == (Health.EJECTED, EjectionCause.MISCONFIGURED)
+    pair.up(SPEC, probes=2)
+    assert pair.state(SPEC) == (Health.HEALTHY, None)
+
+
+def test_adapters_of_both_are_known() -> None:
+    """The LoRA rule asks for ids of either server."""
+    pair = Pair(healthy=False)
+    pair.up(BASE, replace(IDENTITIES[BASE], adapters=frozenset({"a"})))
+    pair.up(SPEC, replace(IDENTITIES[SPEC], adapters=frozenset({"b"})))
+    assert pair.dispatcher.adapters == {"a", "b"}
