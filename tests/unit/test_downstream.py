@@ -14,7 +14,7 @@ from proxy.data.ledger import PLAIN
 from proxy.data.upstream import EngineConnection
 from tests.harness.client import get, post
 from tests.harness.pair import BASE, Recorder
-from tests.harness.upstream import DONE, event, reply, stream
+from tests.harness.upstream import DONE, END, STREAM_HEAD, chunk, event, reply, stream
 from tests.harness.wire import LIMITS, TIMEOUTS, FakeTransport, Wire
 
 ASKING = post("/generate", {"text": "a"})
@@ -342,11 +342,9 @@ async def test_time_per_token_needs_more_than_one() -> None:
     for n in (4, 2):
         body = {"n": n, "stream": True}
         wire.connection.data_received(post("/v1/chat/completions", body))
-        answer = stream(event(1), event(usage), DONE)
-        middle = answer.index(b'"choices"') - 20
-        wire.upstream.data_received(answer[:middle])
+        wire.upstream.data_received(STREAM_HEAD + chunk(event(1)))
         wire.pair.now += 3.0
-        wire.upstream.data_received(answer[middle:])
+        wire.upstream.data_received(chunk(event(usage)) + chunk(DONE) + END)
         wire.pair.now -= 3.0
 
     assert [record.seconds_per_token for record in told] == [None, 3.0]
