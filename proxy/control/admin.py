@@ -26,6 +26,12 @@ from proxy.errors import ConfigError
 
 _CLOSE_SECONDS = 2
 """How long an admin request that is running may still take when we stop."""
+_CUT_SECONDS = 0.5
+"""And for how long we wait for it to notice that it has been cut."""
+_LOOK_SECONDS = 0.002
+"""How often it is looked whether all have left; uvicorn tells nobody when a connection ends."""
+_DATE_SECONDS = 1.0
+"""How often the Date of the answers is written anew."""
 _CODES = {404: "not_found", 405: "method_not_allowed"}
 _log = logging.getLogger(__name__)
 
@@ -56,7 +62,8 @@ def build_admin(
         title="specswitch",
         version=pair.facts.version,
         description="The admin listener of specswitch.",
-        redoc_url=None,
+        docs_url=None,  # these pages load scripts from elsewhere, into an origin that may change
+        redoc_url=None,  #   things; /openapi.json is for the reader's own tools
         max_body_size=MAX_BODY_BYTES,  # of those that do not tell their length beforehand
         # Metrics and logs of our own say what happens here; an environment made for somebody
         # else's process must not send them anywhere.
@@ -166,7 +173,6 @@ class AdminServer:
             access_log=False,
             server_header=False,
             proxy_headers=False,  # who set the control must not be what a header claims
-            timeout_graceful_shutdown=_CLOSE_SECONDS,
         )
         self._server = _Server(config)
         self._task: asyncio.Task[None] | None = None
@@ -188,16 +194,20 @@ class AdminServer:
     async def close(self) -> None:
         """Stop listening and end what is open; raises what the server ended with."""
         if self._task is not None:
-            self._server.should_exit = True
+            self._server.leave()
             await self._task
 
 
 class _Server(uvicorn.Server):
-    """Says when it listens, and leaves signals alone."""
+    """uvicorn's server, which says when it listens, leaves signals alone, and ends at once.
+
+    uvicorn's own looks ten times a second whether it may end, and pauses for as long once it does.
+    """
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.ready = asyncio.Event()
+        self._told = asyncio.Event()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -206,6 +216,48 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.ready.set()
+
+    def leave(self) -> None:
+        """End, soon after this returns."""
+        self.should_exit = True
+        self._told.set()
+
+    async def main_loop(self) -> None:
+        while not await self.on_tick(0):  # 0: each time, as it writes the Date of the answers
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_DATE_SECONDS):
+                    await self._told.wait()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for listener in (*self.servers, *(sockets or ())):
+            listener.close()
+        running = self.server_state
+        try:
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await self._until_left()
+        except TimeoutError:
+            _log.warning("cut %d admin connections that did not end", len(running.connections))
+            for connection in tuple(running.connections):
+                connection.transport.abort()
+            await _ended(running.tasks, within=_CUT_SECONDS)  # most end when their client has gone
+            for task in running.tasks:
+                task.cancel()
+            await _ended(running.tasks, within=_CUT_SECONDS)
+        for server in self.servers:
+            await server.wait_closed()
+
+    async def _until_left(self) -> None:
+        """Until nothing is open: what is idle is closed, what runs when it has been answered."""
+        running = self.server_state
+        while running.connections or running.tasks:
+            for connection in tuple(running.connections):  # also one accepted a moment ago
+                connection.shutdown()
+            await asyncio.sleep(_LOOK_SECONDS)
+
+
+async def _ended(tasks: Iterable[asyncio.Task[None]], *, within: float) -> None:
+    if waited := tuple(tasks):
+        await asyncio.wait(waited, timeout=within)
 
 
 async def _bind(host: str, port: int) -> list[socket.socket]:

@@ -120,8 +120,12 @@ class Dispatcher:
         self._none_since: float = now
         """Since when no upstream is usable; inf while one is."""
         self._base_gone_since: float = now
-        self._awaited: set[UpstreamName | None] = set()
-        """Whose places those in the waiting room wait for; None is anybody's."""
+        self._awaited: set[UpstreamName] = set()
+        """Whose places those in the waiting room wait for.
+
+        Not those who wait for room over both: they are passed over by whoever is lighter, or one
+        request of very many sequences would hold up all others.
+        """
         self._offering = False
 
     def upstream(self, name: UpstreamName) -> Upstream:
@@ -142,8 +146,9 @@ class Dispatcher:
 
     def arrive(self, need: Need, waiter: Waiter, now: float) -> Place | Ticket | Refusal:
         """A request is here, whole: give it a place, a stand in the waiting room, or a refusal."""
-        if self.draining:
-            return Draining("specswitch is shutting down")
+        at_once = self._refuse_at_once(need)
+        if at_once is not None:
+            return at_once
         if len(self.room) and self._step(0, now):
             self._offer(now)  # time alone has changed the mode, and those waiting come first
         if need.weight:
@@ -160,7 +165,8 @@ class Dispatcher:
             return refusal
         ticket = Ticket(need, waiter, now)
         self.room.enter(ticket)
-        self._awaited.add(choice.upstream)
+        if choice.upstream is not None:
+            self._awaited.add(choice.upstream)
         return ticket
 
     def retry(
@@ -293,6 +299,16 @@ class Dispatcher:
         self._observer.decided(decision.upstream, decision.reason)
         return Place(decision.upstream, decision.reason, self.mode, lease)
 
+    def _refuse_at_once(self, need: Need) -> Refusal | None:
+        if self.draining:
+            return Draining("specswitch is shutting down")
+        if need.weight > self.settings.max_in_flight:
+            return Overloaded(
+                f"this request counts as {need.weight} sequences, "
+                f"{self.settings.max_in_flight} are allowed at a time"
+            )
+        return None
+
     def _refuse_to_wait(self, need: Need, why: Why, now: float) -> Refusal | None:
         settings = self.settings
         patience = settings.wait_for_upstream
@@ -310,7 +326,7 @@ class Dispatcher:
 
     def _learn(self, lease: Lease, evidence: Evidence, now: float) -> None:
         upstream = self.upstream(lease.upstream)
-        if evidence is Evidence.NONE or (evidence is Evidence.GOOD and lease.weight == 0):
+        if evidence is Evidence.NONE or lease.weight == 0:
             upstream.health.request_said_nothing(trial=lease.trial)
         elif evidence is Evidence.GOOD:
             before = upstream.health.state
@@ -374,7 +390,7 @@ class Dispatcher:
         Only those in front are asked: who stands behind another with the same need would hear the
         same.
         """
-        awaited: set[UpstreamName | None] = set()
+        awaited: set[UpstreamName] = set()
         for ticket in self.room.fronts():
             need = ticket.need
             choice = self._choose(need)
@@ -382,7 +398,8 @@ class Dispatcher:
                 choice = self._choose(need)  # it counts now as if it had just come
             if isinstance(choice, Never) or _is_open(choice, need, awaited):
                 return ticket, choice
-            awaited.add(choice.upstream)
+            if choice.upstream is not None:
+                awaited.add(choice.upstream)
         self._awaited = awaited
         return None
 
@@ -451,9 +468,9 @@ class Dispatcher:
 
 
 def _is_open(
-    choice: Decision | Wait | Never, need: Need, awaited: AbstractSet[UpstreamName | None]
+    choice: Decision | Wait | Never, need: Need, awaited: AbstractSet[UpstreamName]
 ) -> TypeGuard[Decision]:
     """Whether `choice` is a place that nobody in front waits for; what is no load takes none."""
     if not isinstance(choice, Decision):
         return False
-    return need.weight == 0 or not awaited & {None, choice.upstream}
+    return need.weight == 0 or choice.upstream not in awaited

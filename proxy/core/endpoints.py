@@ -38,11 +38,6 @@ class Endpoint:
     """
     needs_key: bool = True
 
-    @property
-    def anthropic(self) -> bool:
-        """Whether its errors have Anthropic's shape."""
-        return self.template.startswith("/v1/messages")
-
 
 _POST = ("POST",)
 _GET = ("GET", "HEAD")

@@ -54,6 +54,8 @@ class View(NamedTuple):
     """Sequences."""
     cap: int | None
     """Sequences; None for no cap."""
+    trial: bool = False
+    """Whether it is in probation, and its one request is not out."""
 
 
 class Pair(NamedTuple):
@@ -113,7 +115,7 @@ def decide(need: Need, pair: Pair) -> Decision | Wait | Never:
     if not base:
         return _placed(need, SPEC, pair.spec, pair.base.why_not)
     name, reason = _wish(need, pair)
-    if name is SPEC and not has_room(need, pair.spec):
+    if name is SPEC and not _fits(need, pair.spec):
         return _placed(need, BASE, pair.base, Reason.FULL)
     return _placed(need, name, pair.spec if name is SPEC else pair.base, reason)
 
@@ -144,6 +146,9 @@ def _wish(need: Need, pair: Pair) -> tuple[UpstreamName, str]:
         return SPEC if pair.control is Control.SPEC else BASE, Reason.CONTROL
     if need.override is not None:
         return need.override, Reason.OVERRIDE
+    if pair.base.trial:
+        # While speculation serves, base would be tried by nobody, and be missing when load comes.
+        return BASE, Reason.HEALTH
     rule = need.eligibility.rule
     if need.eligibility.verdict is Verdict.PREFER and rule is not None:
         return BASE, _ELIGIBILITY[rule]
@@ -154,8 +159,7 @@ def _wish(need: Need, pair: Pair) -> tuple[UpstreamName, str]:
 
 def _is_admitted(need: Need, pair: Pair) -> bool:
     """Whether both upstreams together may have it; what is no load needs no place."""
-    idle = pair.spec.in_flight + pair.base.in_flight == 0
-    return idle or need.weight == 0 or need.weight <= pair.places
+    return need.weight == 0 or need.weight <= pair.places
 
 
 def _placed(need: Need, name: UpstreamName, view: View, reason: str) -> Decision | Wait:
@@ -164,10 +168,13 @@ def _placed(need: Need, name: UpstreamName, view: View, reason: str) -> Decision
 
 
 def has_room(need: Need, view: View) -> bool:
-    """Whether the upstream's cap allows `need`.
+    """Whether the upstream may have `need`.
 
     What is heavier than the whole cap would wait for ever; it may have an idle server to itself.
     """
-    if view.cap is None or need.weight == 0:
-        return True
-    return view.in_flight == 0 or view.in_flight + need.weight <= view.cap
+    return _fits(need, view) or view.in_flight == 0
+
+
+def _fits(need: Need, view: View) -> bool:
+    """Whether `need` fits under the upstream's cap."""
+    return view.cap is None or need.weight == 0 or view.in_flight + need.weight <= view.cap

@@ -134,12 +134,15 @@ def _is_delta(name: bytes) -> bool:
     return name == b"content_block_delta" or name.endswith(b".delta")
 
 
+_STATUS_DIGITS = 3  # and int() refuses thousands
+
+
 def _code(error: object) -> int | str:
     """Return the HTTP status of an error, or the engine's word where it gives none."""
     code = error
     if isinstance(error, dict):
         code = error.get("code") or error.get("type")
-    if isinstance(code, str) and code.isdecimal():
+    if isinstance(code, str) and code.isdecimal() and len(code) <= _STATUS_DIGITS:
         return int(code)
     if isinstance(code, str):
         return _ANTHROPIC_CODES.get(code, code)

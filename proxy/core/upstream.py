@@ -36,7 +36,9 @@ class Upstream:
         """The picture that a decision needs."""
         ready = self.admin_state is AdminState.READY
         why_not = Reason.HEALTH if ready else Reason.DRAIN
-        return View(ready and self.health.usable, why_not, in_flight, self.cap)
+        usable = ready and self.health.usable
+        trial = usable and self.health.state is Health.PROBATION
+        return View(usable, why_not, in_flight, self.cap, trial)
 
     def __str__(self) -> str:
         """Its state in a word or two, for a refusal to name."""

@@ -35,6 +35,9 @@ MAX_AHEAD_BYTES = 65536
 HIGH_WATER_BYTES = 65536
 """Unsent bytes to a client at which its engine is paused; asyncio's own default."""
 
+TURN = 32
+"""How many things are read for one client before the others have their turn; about 2 ms."""
+
 LINGER_SECONDS = 1.0
 """After a last answer the client may go on sending this long, so that no reset destroys it."""
 
@@ -54,14 +57,22 @@ class ClientConnection(asyncio.Protocol):
         self._relay: Relay | None = None
         self.keep_alive = True
         """Whether another request may follow the one that is being answered."""
+        self.closing_is_end = False
+        """Whether a clean close would mark the end of an answer that is being written."""
+        self._continues = False
+        """Whether reading goes on in a turn of its own."""
         self._began_at: float | None = None
         """When the first byte of the request that is coming in was here."""
         self._closing = False
+        self._deaf = False
+        """Whether we do not read, for a client that is too far ahead."""
         self._out: list[bytes] = []
         self._deadline = inf
         self._write_deadline = inf
         """When a client that reads nothing is cut; inf while it keeps up."""
         self._unsent = 0
+        self._left_unsent = inf
+        """What was unsent when an idle client was last looked at; inf before."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
 
@@ -86,10 +97,10 @@ class ClientConnection(asyncio.Protocol):
         if self._closing:
             return
         self._reader.feed(data)
-        if self._relay is None or self._relay.reading:
+        if not self._answering and not self._continues:
             self._advance()
-        elif self._reader.ahead > MAX_AHEAD_BYTES:
-            self.cut()
+        if self._reader.ahead > MAX_AHEAD_BYTES:
+            self._too_far_ahead()
 
     def eof_received(self) -> bool | None:
         """The client sends no more: it has left, unless it is only reading its last answer."""
@@ -119,9 +130,11 @@ class ClientConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The client has caught up."""
         self._write_deadline = inf
+        if self._closing:
+            self._deadline = self._front.clock() + LINGER_SECONDS
         if self._relay is not None:
             self._relay.resume()
-            self._schedule()
+        self.request_moved()
 
     # what the relay needs
 
@@ -138,15 +151,6 @@ class ClientConnection(asyncio.Protocol):
         """Read on past the body of a request that is answered at its head; whether it was there."""
         return isinstance(self._reader.next(), bytes)
 
-    def reset(self) -> None:
-        """Close with a reset: where closing marks the end, a clean close would be a lie."""
-        transport = self._transport
-        self._closing = True
-        if transport is not None:
-            raw = transport.get_extra_info("socket")
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-            transport.abort()
-
     def failed(self, fault: Exception) -> None:
         """A fault of ours in the request that runs: report it, and give the connection up."""
         context = {"message": "a request failed within specswitch", "exception": fault}
@@ -157,6 +161,8 @@ class ClientConnection(asyncio.Protocol):
         """The answer is written; go on with the next request, or close."""
         self._relay = None
         self._began_at = None
+        self._left_unsent = inf
+        self._deadline = self._front.clock() + self._front.timeouts.client_keep_alive
         if not self.keep_alive:
             self._close()
 
@@ -189,43 +195,95 @@ class ClientConnection(asyncio.Protocol):
             self._transport.close()
 
     def cut(self) -> None:
-        """End now, whatever is going on."""
+        """End now, whatever is going on; with a reset where a clean close would be a lie."""
+        half = self.closing_is_end and self.unfinished
         self._closing = True
         self._client_gone()
         if self._transport is not None:
+            if half:
+                raw = self._transport.get_extra_info("socket")
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
             self._transport.abort()
 
     # reading
 
+    @property
+    def _answering(self) -> bool:
+        """Whether a request is past its body, so that the next has to wait."""
+        return self._relay is not None and not self._relay.reading
+
     def _advance(self) -> None:
-        """Read as many requests as can be answered, in order, one at a time."""
-        while not self._closing and (self._relay is None or self._relay.reading):
-            now = self._front.clock()
-            if self._began_at is None and self._reader.started:
-                self._began_at = now
-            item = self._reader.next()
-            if item is None:
-                self._await_more(now)
+        """Read as many requests as can be answered, in order, one at a time.
+
+        Not beyond what the client takes of the answers, and not for long: whoever sends requests
+        that cost nothing to answer, thousands of them, must not keep the loop from the others.
+        """
+        for _ in range(TURN):
+            if self._closing or self._answering or self.slow:
                 break
-            if isinstance(item, RequestHead):
-                self._request_begins(item, now)
-            elif isinstance(item, Refusal):
-                self._unreadable(item, now)
-            else:
-                assert self._relay is not None  # noqa: S101 - a body follows its head
-                self._relay.body_read(item, now)
+            if not self._read_one():
+                break
+        else:
+            self._go_on_later()
+        self._hear()
         self._flush()
         self._schedule()
 
+    def _read_one(self) -> bool:
+        """Take one thing from the reader; whether there may be more."""
+        now = self._front.clock()
+        if self._began_at is None and self._reader.started:
+            self._began_at = now
+        item = self._reader.next()
+        if item is None:
+            self._await_more(now)
+            return self._reader.unread
+        if isinstance(item, RequestHead):
+            self._request_begins(item, now)
+        elif isinstance(item, Refusal):
+            self._unreadable(item, now)
+        else:
+            assert self._relay is not None  # noqa: S101 - a body follows its head
+            self._relay.body_read(item, now)
+        return True
+
+    def _go_on_later(self) -> None:
+        if not self._continues:
+            self._continues = True
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._continues = False
+        self._advance()
+
+    def _too_far_ahead(self) -> None:
+        """Bound what a client sends ahead.
+
+        While a request runs we go on reading, or nobody would tell us that its client has left; so
+        what is beyond the bound is dropped, and the connection ends with this answer. While none
+        runs the client can wait.
+        """
+        if self._answering:
+            self._reader.close()
+            self.keep_alive = False
+        elif self._transport is not None and not self._deaf:
+            self._transport.pause_reading()
+            self._deaf = True
+
+    def _hear(self) -> None:
+        """Read again from a client that had to wait, as soon as a request runs or there is room."""
+        if self._deaf and (self._answering or self._reader.ahead <= MAX_AHEAD_BYTES):
+            self._deaf = False
+            if self._transport is not None:
+                self._transport.resume_reading()
+
     def _await_more(self, now: float) -> None:
-        """Set the patience for what comes next."""
+        """Set the patience for what comes next; for a next request it runs already."""
         timeouts = self._front.timeouts
         if self._relay is not None:
             self._deadline = now + timeouts.body
             self._relay.body_grows(self._reader.body_bytes)
-        elif self._began_at is None:
-            self._deadline = now + timeouts.client_keep_alive
-        else:
+        elif self._began_at is not None:
             self._deadline = self._began_at + timeouts.header
 
     def _request_begins(self, head: RequestHead, now: float) -> None:
@@ -242,8 +300,13 @@ class ClientConnection(asyncio.Protocol):
         refusal = self._head_refusal(head, account)
         if refusal is not None:
             self._relay.refuse(refusal)
-        elif head.expects_continue and not self._reader.ahead:
+        elif self._is_body_wanted(head):
             self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _is_body_wanted(self, head: RequestHead) -> bool:
+        """Whether the client waits to be asked for its body, and it is one we would take."""
+        fits = (head.content_length or 0) <= self._front.limits.max_body_bytes
+        return head.expects_continue and head.has_body and fits and not self._reader.ahead
 
     def _head_refusal(self, head: RequestHead, account: Account) -> Refusal | None:
         """Why the head is enough to refuse, in the order of the contract: 401, 404, 405."""
@@ -359,15 +422,23 @@ class ClientConnection(asyncio.Protocol):
         elif self._began_at is not None:
             why = f"the head took longer than {timeouts.header:g} s"
             self._unreadable(RequestTimeout(why), now)
+        elif self.unsent_bytes:
+            self._let_read(now)
         else:
             self.cut()  # idle past its time: without a word
 
     def _lingered(self, now: float) -> None:
         """The time to read the last answer is over, but for a client that is still reading it."""
-        unsent = self.unsent_bytes
-        if unsent and not self.slow:
-            self._unsent = unsent
-            self._write_deadline = now + self._front.timeouts.client_write
-            self._deadline = inf
+        if self.unsent_bytes:
+            self._let_read(now)
         else:
             self.cut()
+
+    def _let_read(self, now: float) -> None:
+        """Give a client that has not taken all of an answer `client_write` to take some of it."""
+        unsent = self.unsent_bytes
+        if unsent >= self._left_unsent:
+            self.cut()
+            return
+        self._left_unsent = unsent
+        self._deadline = now + self._front.timeouts.client_write

@@ -17,8 +17,8 @@ def refusal_answer(
     refusal: Refusal, account: Account, head: RequestHead | None, *, keep_alive: bool
 ) -> bytes:
     """The whole answer that refuses."""
-    endpoint = account.endpoint
-    body = refusal_body(refusal, anthropic=endpoint is not None and endpoint.anthropic)
+    anthropic = head is not None and head.path.startswith(b"/v1/messages")
+    body = refusal_body(refusal, anthropic=anthropic)
     lines = [b"content-type: application/json"]
     if account.request_id and refusal.status not in _WITHOUT_ID:
         lines.append(b"x-request-id: " + account.request_id)

@@ -14,6 +14,11 @@ _BLANK_LINE = b"\r\n\r\n"
 _LINE_ENDS = b"\r\n"
 
 
+MAX_FEEDS = 64
+"""Pieces of a chunked body that are read before others have their turn; a client can make them as
+small as four bytes."""
+
+
 class RequestHead:
     """A request's head, accepted as far as HTTP goes."""
 
@@ -79,6 +84,7 @@ class RequestReader:
         "_max_header",
         "_parser",
         "_pending",
+        "_short",
         "_unfruitful",
         "_url",
         "body_bytes",
@@ -110,6 +116,7 @@ class RequestReader:
         self._body = bytearray()
         self._left = 0
         self._unfruitful = 0
+        self._short = False
         self.body_bytes = 0
         """Bytes of the body read so far."""
 
@@ -122,6 +129,11 @@ class RequestReader:
     def ahead(self) -> int:
         """Bytes received and not read yet."""
         return len(self._pending)
+
+    @property
+    def unread(self) -> bool:
+        """Whether `next` has stopped short of what it has, to be called again."""
+        return self._short
 
     def feed(self, data: bytes) -> None:
         """Take bytes as they came; after a refusal they are dropped."""
@@ -145,6 +157,7 @@ class RequestReader:
         if self.dead:
             return
         self.dead = True
+        self._short = False
         self._pending = b""
         self._first_piece = b""
         self._body = bytearray()
@@ -296,7 +309,9 @@ class RequestReader:
         """
         whole, at = self._last + self._pending, len(self._last)
         limit = self._max_header
-        while at < len(whole) and not self._complete and self._unfruitful <= limit:
+        feeds = MAX_FEEDS
+        while at < len(whole) and not self._complete and self._unfruitful <= limit and feeds:
+            feeds -= 1
             end = _blank_line_end(whole, at - 3, min(at + limit, len(whole)))
             before = self.body_bytes
             self._parser.feed_data(whole[at:end])
@@ -304,6 +319,7 @@ class RequestReader:
             self._unfruitful = 0 if grown else self._unfruitful + end - at
             at = end
         self._last, self._pending = whole[max(0, at - 3) : at], whole[at:]
+        self._short = bool(self._pending) and not self._complete
 
     def _too_large(self, declared: str) -> Refusal:
         return self._refuse(

@@ -29,6 +29,8 @@ class Client(Protocol):
 
     keep_alive: bool
     """Whether the connection can serve another request after this answer."""
+    closing_is_end: bool
+    """Whether a clean close would mark the end of this answer."""
 
     @property
     def slow(self) -> bool:
@@ -40,8 +42,8 @@ class Client(Protocol):
     def pass_over_body(self) -> bool:
         """Read on past the body of a request that is answered at its head; whether it was there."""
 
-    def reset(self) -> None:
-        """Close with a reset."""
+    def cut(self) -> None:
+        """End now; not so that it could pass for the end of an answer."""
 
     def failed(self, fault: Exception) -> None:
         """A fault of ours in this request: report it, and give the connection up."""
@@ -216,6 +218,10 @@ class Relay:
         """That was all of one read of the engine."""
         self._client.request_moved()
 
+    def engine_failed(self, fault: Exception) -> None:
+        """A fault of ours: this one request is given up."""
+        self._client.failed(fault)
+
     # commands
 
     def _process(self, event: ev.Event) -> None:
@@ -312,6 +318,7 @@ class Relay:
         self.framing = framing_for(head, response)
         if self.framing is Framing.CLOSE:
             client.keep_alive = False
+            client.closing_is_end = True
         place = self._place
         added = decision_lines(self.account.request_id, place.upstream, place.reason)
         client.write(
@@ -364,7 +371,7 @@ class Relay:
         client, watch, dialect = self._client, self.exchange.watch, self._endpoint.dialect
         client.keep_alive = False
         if self.framing is Framing.CLOSE:
-            client.reset()  # a clean close would mark the end
+            client.cut()
         elif self.framing is Framing.CHUNKED and watch is not None and watch.at_boundary:
             assert dialect is not None  # noqa: S101 - it is watched by it
             event = error_event(command.refusal, dialect)

@@ -40,6 +40,9 @@ class Sink(Protocol):
     def engine_flush(self) -> None:
         """That was all of one read."""
 
+    def engine_failed(self, fault: Exception) -> None:
+        """A fault of ours in telling it."""
+
 
 class EngineConnection(asyncio.Protocol):
     """One connection to an engine."""
@@ -126,10 +129,13 @@ class EngineConnection(asyncio.Protocol):
         self._silent = False
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError as fault:
-            self._fault = self._fault or f"its answer is not HTTP: {fault}"
-        self._deliver(sink)
-        sink.engine_flush()
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as fault:
+            self._broken(f"its answer is not HTTP: {fault}")
+        try:
+            self._deliver(sink)
+            sink.engine_flush()
+        except Exception as fault:  # noqa: BLE001 - ours; the request must not hang on it
+            sink.engine_failed(fault)
 
     def eof_received(self) -> bool | None:
         """The engine has closed its side; for some answers that is the end."""
@@ -153,6 +159,11 @@ class EngineConnection(asyncio.Protocol):
 
     # llhttp
 
+    def on_message_begin(self) -> None:
+        """A message begins; after the answer, what this connection says next cannot be trusted."""
+        if self._complete:
+            self._keeps_alive = False
+
     def on_status(self, phrase: bytes) -> None:
         """A part of the reason phrase."""
         self._phrase += phrase
@@ -167,11 +178,13 @@ class EngineConnection(asyncio.Protocol):
         assert self._parser is not None  # noqa: S101 - it is calling
         status = self._parser.get_status_code()
         if self._complete:
-            self._keeps_alive = False  # a second answer to one request
-        elif status >= 200:  # noqa: PLR2004
+            return
+        if status < 100 or status == 101:  # noqa: PLR2004 - no status; an upgrade nobody asked for
+            self._broken(f"its status is {status}")
+        elif status >= 200:  # noqa: PLR2004 - an answer; 1xx is an interim one
             self._head = ResponseHead(status, self._phrase, self._headers)
             if transfer_codings(self._headers) not in ([], [b"chunked"]):
-                self._fault = "its transfer coding is not plain chunked"
+                self._broken("its transfer coding is not plain chunked")
         self._phrase = b""
         self._headers = []
 
@@ -199,12 +212,19 @@ class EngineConnection(asyncio.Protocol):
             sink.engine_body(pieces)
         if self._sink is not sink:
             return
-        if self._complete:
-            self._sink = None
-            sink.engine_ended(reusable=self._is_reusable())
-        elif self._fault is not None:
+        if self._fault is not None:
             self._sink = None
             sink.engine_lost(silent=False, why=self._fault)
+        elif self._complete:
+            self._sink = None
+            sink.engine_ended(reusable=self._is_reusable())
+
+    def _broken(self, why: str) -> None:
+        """What comes cannot be read on; a complete answer in front of it stands."""
+        if self._complete:
+            self._keeps_alive = False
+        elif self._fault is None:
+            self._fault = why
 
     def _is_reusable(self) -> bool:
         unsent = self._open_transport().get_write_buffer_size()

@@ -121,6 +121,10 @@ class Hearer:
         """Keep it."""
         self.flushed.set()
 
+    def engine_failed(self, fault: Exception) -> None:
+        """Keep it."""
+        self.heard.append(f"failed {fault!r}")
+
 
 class OddPool(Pool):
     """A pool whose connections come about as a test says."""

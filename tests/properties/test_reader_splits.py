@@ -96,7 +96,9 @@ def read(
     found: list[tuple[bytes, bytes] | bytes | type[Refusal]] = []
     for piece in pieces:
         reader.feed(piece)
-        while (item := reader.next()) is not None:
+        while (item := reader.next()) is not None or reader.unread:
+            if item is None:
+                continue
             if isinstance(item, RequestHead):
                 found.append((item.target, b"\n".join(map(b":".join, item.headers))))
             else:

@@ -240,7 +240,12 @@ async def test_the_api_is_described(scene: Scene) -> None:
         "/admin/upstreams/{name}",
     }
     assert "UpstreamState" in described["components"]["schemas"]
-    assert (await scene.client.get("/docs")).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/docs", "/redoc"])
+async def test_no_page_brings_foreign_scripts(scene: Scene, path: str) -> None:
+    """FastAPI's own pages load theirs from a CDN, into an origin that may change the control."""
+    assert (await scene.client.get(path)).status_code == 404
 
 
 # Changes ---------------------------------------------------------------------------------------
@@ -401,21 +406,6 @@ async def test_it_listens_and_closes(scene: Scene, caplog: pytest.LogCaptureFixt
     assert [r for r in caplog.records if r.name.startswith("uvicorn")] == []
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", server.port)
-
-
-async def test_it_closes_with_an_idle_client(scene: Scene) -> None:
-    """A scraper that keeps its connection does not keep us."""
-    server = AdminServer(scene.app, "127.0.0.1", 0)
-    await server.start()
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert await reader.readuntil(b"}")
-
-    await server.close()
-
-    assert await reader.read() == b""
-    writer.close()
-    await writer.wait_closed()
 
 
 async def test_an_address_in_use_is_said_clearly(scene: Scene) -> None:

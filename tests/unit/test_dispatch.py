@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from proxy.core.dispatch import Evidence, Place, Ticket
+from proxy.core.dispatch import Evidence, Place
 from proxy.core.identity import Identity
 from proxy.core.inflight import LeaseError
 from proxy.core.route import Need
@@ -162,7 +162,7 @@ def test_spec_full_goes_to_base() -> None:
 
 
 def test_the_pair_has_a_limit() -> None:
-    """`max_in_flight` counts sequences over both; a request above it goes to an idle pair."""
+    """`max_in_flight` counts sequences over both; a request above it is refused at once."""
     pair = Pair(replace(SETTINGS, max_in_flight=4))
     held = [pair.place(need(2)), pair.place(only_base(2))]
     _, waiting = pair.wait()
@@ -170,8 +170,9 @@ def test_the_pair_has_a_limit() -> None:
     assert waiting.place
     pair.end(held[1])
     pair.end(waiting.place)
-    assert pair.place(need(9)).lease.weight == 9
-    assert isinstance(pair.come(), Ticket)
+    refusal = pair.refusal(need(9))
+    assert (refusal.code, refusal.retry_after) == ("overloaded", None)
+    assert "counts as 9 sequences, 4 are allowed" in refusal.message
 
 
 # Control and mode --------------------------------------------------------------------------------

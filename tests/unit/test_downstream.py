@@ -5,15 +5,21 @@ from dataclasses import replace
 
 import pytest
 
-from proxy.core.dispatch import Evidence
+from proxy.core.dispatch import Evidence, Place
 from proxy.core.endpoints import find
 from proxy.core.observer import Record
-from proxy.data.downstream import LINGER_SECONDS, ClientConnection
+from proxy.data.downstream import (
+    LINGER_SECONDS,
+    MAX_AHEAD_BYTES,
+    TURN,
+    ClientConnection,
+)
 from proxy.data.exchange import State
 from proxy.data.ledger import PLAIN
 from proxy.data.upstream import EngineConnection
 from tests.harness.client import get, post
 from tests.harness.pair import BASE, Recorder
+from tests.harness.running import until
 from tests.harness.upstream import DONE, END, STREAM_HEAD, chunk, event, reply, stream
 from tests.harness.wire import LIMITS, TIMEOUTS, FakeTransport, Wire
 
@@ -21,11 +27,21 @@ ASKING = post("/generate", {"text": "a"})
 STREAMING = post("/generate", {"text": "a", "stream": True})
 
 
+def waiting(wire: Wire) -> Place:
+    """A request that waits for a place; the place it waits for."""
+    wire.front.dispatcher.settings = replace(wire.front.dispatcher.settings, max_in_flight=1)
+    held = wire.pair.place()
+    wire.connection.data_received(ASKING)
+    assert len(wire.front.dispatcher.room) == 1
+    return held
+
+
 async def test_slow_from_the_answer_before() -> None:
     """A client that has not read one answer pauses the engine of the next as soon as it speaks."""
     wire = Wire()
+    held = waiting(wire)
     wire.connection.pause_writing()
-    wire.connection.data_received(ASKING)
+    wire.pair.end(held)
     wire.upstream.data_received(reply(b"{}")[:-1])
 
     assert wire.connection.slow
@@ -36,20 +52,24 @@ async def test_slow_from_the_answer_before() -> None:
     assert wire.client.written.endswith(b"{}")
 
 
-async def test_catching_up_between_requests() -> None:
-    """A client may catch up while nothing runs, and while its next request waits for a place."""
+async def test_slow_clients_are_not_read_on() -> None:
+    """Requests that cost nothing to ask are not answered beyond what their client reads."""
     wire = Wire()
+    wire.connection.pause_writing()
+    wire.connection.data_received(get("/livez"))
+    assert not wire.client.written
+    wire.connection.resume_writing()
+
+    assert wire.client.written.endswith(b"ok\n")
+
+
+async def test_catching_up_while_waiting() -> None:
+    """A client may catch up while its next request waits for a place."""
+    wire = Wire()
+    held = waiting(wire)
     wire.connection.pause_writing()
     wire.connection.resume_writing()
     assert not wire.connection.slow
-    wire.front.dispatcher.drain()
-    wire.front.dispatcher.draining = False
-    wire.front.dispatcher.settings = replace(wire.front.dispatcher.settings, max_in_flight=0)
-    held = wire.pair.place()
-    wire.connection.data_received(ASKING)
-    assert len(wire.front.dispatcher.room) == 1
-    wire.connection.pause_writing()
-    wire.connection.resume_writing()
     wire.pair.end(held)
 
     assert wire.engine.written.startswith(b"POST /generate")
@@ -348,3 +368,151 @@ async def test_time_per_token_needs_more_than_one() -> None:
         wire.pair.now -= 3.0
 
     assert [record.seconds_per_token for record in told] == [None, 3.0]
+
+
+async def test_others_have_their_turn() -> None:
+    """Thousands of requests sent at once are answered in turns, and the rest of the loop runs."""
+    wire = Wire()
+    count = 10 * TURN
+    wire.connection.data_received(get("/livez") * count)
+    assert wire.client.written.count(b"200 OK") == TURN
+    turns = 0
+    while wire.client.written.count(b"200 OK") < count:
+        turns += 1
+        await asyncio.sleep(0)
+
+    assert turns >= 9
+
+
+async def test_what_is_far_ahead_waits_unread() -> None:
+    """With nothing running, a client that is far ahead is not read until there is room."""
+    wire = Wire()
+    ahead = get("/livez") * (2 * MAX_AHEAD_BYTES // len(get("/livez")))
+    wire.connection.data_received(ahead)
+    assert wire.client.reads == [True, False]
+    wire.connection.data_received(get("/livez"))
+    await until(lambda: len(wire.client.reads) > 2, "it is read again")
+    assert wire.client.reads == [True, False, True]
+    wire.connection.connection_lost(None)
+    await asyncio.sleep(0)
+
+
+async def test_what_is_far_ahead_of_an_answer_is_dropped() -> None:
+    """While a request runs we go on reading; what is beyond the bound ends the connection after."""
+    wire = Wire()
+    wire.connection.data_received(ASKING)
+    wire.connection.data_received(b"x" * (MAX_AHEAD_BYTES + 1))
+    wire.connection.data_received(b"x" * (MAX_AHEAD_BYTES + 1))
+    assert wire.client.reads == [True]
+    wire.upstream.data_received(reply(b"1"))
+
+    assert wire.client.written.endswith(b"1")
+    assert wire.client.eof
+
+
+async def test_idle_client_that_reads_slowly() -> None:
+    """An idle client that still reads its answer is not closed; one that reads nothing more is."""
+    wire = Wire()
+    wire.connection.data_received(get("/livez"))
+    wire.client.unsent = 1000
+    wire.pass_time(TIMEOUTS.client_keep_alive)
+    assert wire.client.aborts == 0
+    wire.client.unsent = 900
+    wire.pass_time(TIMEOUTS.client_write)
+    assert wire.client.aborts == 0
+    wire.pass_time(TIMEOUTS.client_write)
+
+    assert wire.client.aborts > 0
+
+
+async def test_slow_reader_of_a_last_answer_has_time() -> None:
+    """A client that is slow when the last answer ends is not cut after the second of lingering."""
+    wire = Wire()
+    wire.connection.pause_writing()
+    wire.client.unsent = 100_000
+    wire.connection.data_received(b"nonsense\r\n\r\n")
+    wire.connection.resume_writing()
+    wire.connection.pause_writing()
+    wire.pass_time(LINGER_SECONDS)
+    assert wire.client.aborts == 0
+    wire.client.unsent = 0
+    wire.connection.resume_writing()
+    wire.pass_time(LINGER_SECONDS)
+
+    assert wire.client.aborts > 0
+
+
+async def test_answer_and_nonsense_in_one_read() -> None:
+    """What follows a complete answer ends the connection and not the answer."""
+    wire = Wire()
+    wire.connection.data_received(ASKING)
+    wire.upstream.data_received(reply(b"1") + b"nonsense")
+
+    assert wire.client.written.endswith(b"\r\n\r\n1")
+    assert wire.engine.aborts > 0
+    assert wire.front.open_requests == 0
+
+
+async def test_answer_and_the_beginning_of_another() -> None:
+    """A begun second answer must not be read as the head of the next request's."""
+    wire = Wire()
+    wire.connection.data_received(ASKING)
+    wire.upstream.data_received(reply(b"1") + b"HTTP/1.1 200 OK\r\nX-Evil: ")
+
+    assert wire.engine.aborts > 0
+
+
+async def test_fault_with_a_whole_answer_in_one_read() -> None:
+    """An answer that cannot be passed is 502 even if all of it came at once; nobody hangs."""
+    wire = Wire()
+    wire.connection.data_received(ASKING)
+    wire.upstream.data_received(
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n1\r\na\r\n0\r\n\r\n"
+    )
+
+    assert b"502 Bad Gateway" in wire.client.written
+    assert wire.front.dispatcher.in_flight.total == 0
+
+
+@pytest.mark.parametrize("status", [b"099 Odd", b"101 Switching Protocols"])
+async def test_odd_status(status: bytes) -> None:
+    """What is neither interim nor an answer is 502."""
+    wire = Wire()
+    wire.connection.data_received(ASKING)
+    head = b"HTTP/1.1 " + status + b"\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n"
+    wire.upstream.data_received(head)
+
+    assert b"502 Bad Gateway" in wire.client.written
+
+
+async def test_a_fault_of_ours_in_an_answer_ends_that_request() -> None:
+    """What fails within us while an answer is passed does not leave its client waiting."""
+    strays: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: strays.append(context))
+    wire = Wire()
+    wire.connection.data_received(ASKING)
+    relay = wire.connection._relay
+    assert relay is not None
+    relay.account.notes_answer = None  # type: ignore[assignment]  # a fault that cannot be
+    relay.account.endpoint = None
+    wire.upstream.data_received(reply(b"1"))
+
+    assert [type(stray["exception"]) for stray in strays] == [AssertionError]
+    assert wire.client.aborts > 0
+    assert wire.front.open_requests == 0
+    assert wire.front.dispatcher.in_flight.total == 0
+
+
+async def test_continue_is_only_said_for_a_body_that_is_wanted() -> None:
+    """Neither for one that is too large, nor where there is none."""
+    wire = Wire()
+    large = {"Expect": "100-continue", "Content-Length": str(LIMITS.max_body_bytes + 1)}
+    wire.connection.data_received(get("/v1/models", headers={"Expect": "100-continue"}))
+    assert b"100 Continue" not in wire.client.written
+    wire.connection.cut()
+    other = Wire()
+    other.connection.data_received(get("/generate", method="POST", headers=large))
+
+    assert b"100 Continue" not in other.client.written
+    assert b"413 " in other.client.written
+    wire.pools[BASE].close()

@@ -225,11 +225,3 @@ def test_head_goes_where_get_goes(row: Endpoint) -> None:
 def test_heads_are_held_where_the_engine_holds_them() -> None:
     """Only on chat and completions does the head come with the first event anyway."""
     assert {row.template for row in ENDPOINTS if row.holds_head} == HOLD_THE_HEAD
-
-
-def test_anthropics_errors_on_anthropics_paths() -> None:
-    """On /v1/messages and below, and nowhere else."""
-    assert {row.template for row in ENDPOINTS if row.anthropic} == {
-        "/v1/messages",
-        "/v1/messages/count_tokens",
-    }

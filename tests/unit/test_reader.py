@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from proxy.data.reader import RequestHead, RequestReader
+from proxy.data.reader import MAX_FEEDS, RequestHead, RequestReader
 from proxy.errors import BadRequest, BodyTooLarge, HeadersTooLarge, Refusal
 
 Item = RequestHead | bytes | Refusal
@@ -32,8 +32,8 @@ def read(source: RequestReader, *data: bytes) -> list[Item]:
     found = []
     for piece in data:
         source.feed(piece)
-        while (item := source.next()) is not None:
-            found.append(item)
+        while (item := source.next()) is not None or source.unread:
+            found += [] if item is None else [item]
     return found
 
 
@@ -559,3 +559,19 @@ def test_a_closed_reader_is_free_at_once() -> None:
         assert gone() is None
     finally:
         gc.enable()
+
+
+def test_a_body_in_crumbs_is_read_in_turns() -> None:
+    """A chunked body that ends a line with each byte is not read in one go, and is read whole."""
+    source = reader(body=100_000)
+    body = b"\r\n\r\n" * 1000
+    source.feed(CHUNKED + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body))
+    assert isinstance(source.next(), RequestHead)
+    turns = 0
+    while (item := source.next()) is None:
+        assert source.unread
+        turns += 1
+
+    assert item == body
+    assert turns >= 1000 // MAX_FEEDS - 1
+    assert not source.unread

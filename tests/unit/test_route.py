@@ -29,6 +29,7 @@ DOWN = WELL._replace(usable=False)
 DRAINED = WELL._replace(usable=False, why_not=Reason.DRAIN)
 FULL = WELL._replace(in_flight=8, cap=8)
 OVERFULL = WELL._replace(in_flight=9, cap=8)  # one that is heavier than all of it
+ON_TRIAL = WELL._replace(trial=True)
 NEARLY_FULL = WELL._replace(in_flight=7, cap=8)
 
 PAIR = Pair(
@@ -188,7 +189,20 @@ ROWS = (
         "heavier than the cap, server idle",
         pair(spec=FULL._replace(in_flight=0)),
         need(9),
-        Decision(SPEC, Reason.MODE),
+        Decision(BASE, Reason.FULL),
+    ),
+    Row(
+        "heavier than the cap, server idle and alone",
+        pair(spec=FULL._replace(in_flight=0), base=DOWN),
+        need(9),
+        Decision(SPEC, Reason.HEALTH),
+    ),
+    Row("base on trial", pair(base=ON_TRIAL), need(), Decision(BASE, Reason.HEALTH)),
+    Row(
+        "base on trial, control spec",
+        pair(base=ON_TRIAL, control=Control.SPEC),
+        need(),
+        Decision(SPEC, Reason.CONTROL),
     ),
     # limits.max_in_flight counts over both.
     Row(
@@ -201,7 +215,7 @@ ROWS = (
         need(2),
         Wait(Why.FULL, None),
     ),
-    Row("heavier than all, pair idle", pair(places=4), need(5), Decision(SPEC, Reason.MODE)),
+    Row("heavier than all, pair idle", pair(places=4), need(5), Wait(Why.FULL, None)),
     # Model paths: base first, no load, reason `mode`.
     Row("model path", PAIR, model_path(), Decision(BASE, Reason.MODE)),
     Row(
