@@ -93,7 +93,8 @@ class Front:
             case Kind.MODEL:
                 return Need(0, _ANY, base_first=True)
             case Kind.OWN:
-                raise ValueError(f"{endpoint.template} is answered by us")
+                pass
+        raise ValueError(f"{endpoint.template} is answered by us")
 
     def _override(self, value: bytes | None) -> UpstreamName | None:
         if value is None or not self.allow_override:
