@@ -83,17 +83,13 @@ class Front:
 
     def need(self, endpoint: Endpoint, traits: Traits, override: bytes | None) -> Need:
         """What the decision needs to know of a request with these `traits`."""
-        match endpoint.kind:
-            case Kind.GENERATION:
-                pair = self.dispatcher
-                eligibility = judge(traits, pair.settings.rules, pair.adapters)
-                return Need(traits.sequences, eligibility, self._override(override))
-            case Kind.STATE:
-                return Need(0, _STATE)
-            case Kind.MODEL:
-                return Need(0, _ANY, base_first=True)
-            case Kind.OWN:
-                pass
+        if endpoint.kind is Kind.GENERATION:
+            eligibility = judge(traits, self.dispatcher.settings.rules, self.dispatcher.adapters)
+            return Need(traits.sequences, eligibility, self._override(override))
+        if endpoint.kind is Kind.STATE:
+            return Need(0, _STATE)
+        if endpoint.kind is Kind.MODEL:
+            return Need(0, _ANY, base_first=True)
         raise ValueError(f"{endpoint.template} is answered by us")
 
     def _override(self, value: bytes | None) -> UpstreamName | None:

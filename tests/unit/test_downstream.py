@@ -529,3 +529,15 @@ async def test_lost_without_a_timer() -> None:
     wire.connection.connection_lost(None)
 
     assert not wire.front.connections
+
+
+async def test_lost_while_it_is_not_read() -> None:
+    """A client that leaves while it has to wait for its turn leaves nothing behind."""
+    wire = Wire()
+    wire.connection.data_received(get("/livez") * 4000)
+    assert wire.client.reads == [True, False]
+    wire.connection.connection_lost(None)
+    await asyncio.sleep(0)
+
+    assert wire.client.reads == [True, False]
+    assert not wire.front.connections
