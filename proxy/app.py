@@ -102,7 +102,8 @@ class App:
         await self.stopping.wait()
         self.dispatcher.drain()
         deadline = self.clock() + self.config.timeouts.drain
-        _log.info("draining: %d answers are not finished", self.front.unfinished)
+        running = self.front.unfinished
+        _log.info("draining: %s", _unfinished(running) if running else "nothing is running")
         while self.front.unfinished and self.clock() < deadline:
             try:
                 async with asyncio.timeout(TICK_SECONDS):
@@ -112,7 +113,7 @@ class App:
                 continue
         cut = self.front.unfinished
         if cut:
-            _log.warning("cut %d answers that were not finished", cut)
+            _log.warning("cut %s", _unfinished(cut))
         return 1 if cut else 0
 
     def _pool(self, name: UpstreamName) -> Pool:
@@ -249,6 +250,10 @@ def call_on_signals(call: Callable[[], object]) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, call)
+
+
+def _unfinished(count: int) -> str:
+    return "1 unfinished answer" if count == 1 else f"{count} unfinished answers"
 
 
 def _announce(app: App) -> None:

@@ -130,7 +130,11 @@ def serve(file: Path | None, *, check: bool, as_json: bool, **flags: object) -> 
 
 
 _profile_option = click.option(
-    "--profile", default="founding", show_default=True, metavar="NAME", help="The simulated GPU."
+    "--profile",
+    default="founding",
+    show_default=True,
+    metavar="NAME",
+    help="The simulated GPU; founding is the only one yet.",
 )
 
 
@@ -188,7 +192,8 @@ def engines(
       specswitch serve --crossover 3.1
 
     They speak HTTP on loopback as SGLang 0.5.23 does, and share the GPU: what one decodes, the
-    other waits for. Ctrl-C stops both.
+    other waits for. Of its paths they have /v1/chat/completions, /v1/completions, /generate, and
+    those that tell of models and health; all else is 404. Ctrl-C stops both.
     """  # noqa: D301 - \b is click's mark for lines to be left as they are
     from proxy.demo import run_engines  # noqa: PLC0415 - `--help` need not wait for it
 

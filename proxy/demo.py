@@ -11,11 +11,12 @@ from rich.console import Console
 from proxy.app import App, call_on_signals, running
 from proxy.config import load
 from proxy.control.log import LogFormat, logging_to
+from proxy.core.words import UpstreamName
 from proxy.errors import ConfigError, SpecswitchError
 from proxy.sim.options import PairOptions
-from proxy.sim.physics import PROFILES, Profile, crossover
+from proxy.sim.physics import PROFILES, Profile, crossover, output_rate
 from proxy.sim.server import SimulatedPair
-from proxy.tools.traffic import View, show_traffic
+from proxy.tools.traffic import BURST, View, show_traffic
 
 _SETTLE_SECONDS = 2.0
 """The demo's controller returns to speculation sooner than by default, so that one can watch it."""
@@ -78,20 +79,25 @@ async def run_demo(profile: str, *, port: int, admin_port: int, once: bool, as_j
             async with running(config) as app:
                 call_on_signals(app.stop)
                 _introduce(app, chosen, as_json=as_json)
-                return await _show(app, once=once, as_json=as_json)
+                return await _show(app, chosen, once=once, as_json=as_json)
 
 
-async def _show(app: App, *, once: bool, as_json: bool) -> int:
+async def _show(app: App, profile: Profile, *, once: bool, as_json: bool) -> int:
     loop = asyncio.get_running_loop()
     view = View.JSON if as_json else View.AUTO
     # Both end within this function: whichever is first, the other is cancelled and awaited.
-    traffic = loop.create_task(show_traffic(app.url, app.admin_url, Console(), view=view))
+    dwell = app.config.policy.return_dwell
+    traffic = loop.create_task(
+        show_traffic(app.url, app.admin_url, Console(), view=view, dwell=dwell)
+    )
     stop = loop.create_task(app.stopping.wait())
     try:
         await asyncio.wait((traffic, stop), return_when=asyncio.FIRST_COMPLETED)
         if not traffic.done():
             return _INTERRUPTED if once else 0
         failed = await traffic
+        if not as_json:
+            click.echo(_alone(profile))
         if not once:
             if not as_json:
                 click.echo(_INVITATION.format(url=app.url, admin=app.admin_url))
@@ -114,6 +120,26 @@ def _introduce(app: App, profile: Profile, *, as_json: bool) -> None:
         )
 
 
+def _alone(profile: Profile) -> str:
+    """What either server would give without the other, to compare with what came of the traffic."""
+    rows = [
+        f"  {name}  {output_rate(profile, name, 1):9.0f}  {output_rate(profile, name, BURST):10.0f}"
+        for name in UpstreamName
+    ]
+    return _ALONE.format(rows="\n".join(rows), burst=BURST, first=int(crossover(profile)))
+
+
+_ALONE = """
+For comparison, one server alone on the GPU, by this profile's cost model
+(docs/model.md; without prefill), tokens/s in all:
+
+        1 request  {burst} at once
+{rows}
+
+The burst ends between the two: its first {first} went to spec before it was known to
+be one, and share the GPU with base; but they are soon done, and the rest then
+runs at base's full rate."""
+
 _INTRODUCTION = """
 specswitch serves at   {url}
 its admin listener at  {admin}
@@ -131,7 +157,7 @@ Now it is yours; Ctrl-C stops all.
 
   curl {admin}/admin/state    # what it thinks, and why
   curl {admin}/metrics        # the same for Prometheus
-  open {admin}/docs           # the admin API
+  curl {admin}/openapi.json   # the admin API; docs/admin.md explains it
 
   # speculation off by hand; {{"control": "auto"}} gives it back
   curl -X PUT {admin}/admin/control -H 'content-type: application/json' \\

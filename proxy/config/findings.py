@@ -22,7 +22,6 @@ _MUST: Final = {
     "mapping_type": "must be a table",
     "model_type": "must be a table",
     "finite_number": "must be a finite number",
-    "greater_than": "must be more than {gt:g}",
     "greater_than_equal": "must be at least {ge:g}",
     "less_than_equal": "must be at most {le:.16g}",
     "enum": "must be {expected}",

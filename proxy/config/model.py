@@ -103,7 +103,7 @@ class Upstreams(Section):
 
 
 class Policy(Section):
-    """When speculation pays; policy.md F1 gives the ranges in which the constants matter little."""
+    """When speculation pays; docs/configuration.md says where the constants matter little."""
 
     control: ControlWord = Control.AUTO
     """The operator's word at start."""
@@ -112,11 +112,12 @@ class Policy(Section):
     allow_override: Flag = False
     """Whether clients may choose with `x-specswitch-route`."""
     gate_factor: Share = 0.25
-    """Share of N* at or below which load counts as calm."""
+    """Share of N* at or below which load counts as calm; between it and N* the mode stays."""
     return_dwell: SecondsOrNone = 10.0
     """Seconds after leaving speculation before it may return."""
     count_window: Seconds = 10.0
-    """Seconds over which the load is averaged before a return."""
+    """Seconds: the time constant of the load's average. A return after n in flight takes about
+    this x ln(n / gate)."""
     flap_limit: Changes = 4
     """Changes of mode within `flap_window` that are never exceeded."""
     flap_window: Seconds = 60.0

@@ -28,6 +28,8 @@ _MOST: Final = 2**31 - 1
 """More than any machine can hold of anything, and exact in every number format downstream."""
 _YEAR: Final = 365 * 86_400.0
 """Seconds; event loops and sockets overflow on absurd waits."""
+_LEAST_SECONDS: Final = 0.01
+"""Less is a slip: probes every 100 ns would keep a core busy, and no deadline that short is met."""
 _MOST_BYTES: Final = 2**40
 
 
@@ -133,7 +135,7 @@ Changes = Annotated[int, Field(ge=2, le=_MOST), Kind.INTEGER]
 Cap = Annotated[int | Literal["auto"], PlainValidator(_cap), Kind.CAP]
 Sequences = Annotated[float, Field(ge=0, allow_inf_nan=False), Kind.NUMBER]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), Kind.NUMBER]
-Seconds = Annotated[float, Field(gt=0, le=_YEAR, allow_inf_nan=False), Kind.SECONDS]
+Seconds = Annotated[float, Field(ge=_LEAST_SECONDS, le=_YEAR, allow_inf_nan=False), Kind.SECONDS]
 SecondsOrNone = Annotated[float, Field(ge=0, le=_YEAR, allow_inf_nan=False), Kind.SECONDS]
 Size = Annotated[int, Field(ge=1, le=_MOST_BYTES), BeforeValidator(_size), Kind.SIZE]
 Flag = Annotated[bool, Kind.FLAG]

@@ -47,7 +47,7 @@ _MAX_VALUE_BYTES: Final = 4096  # a deciding field that is longer is a schema or
 _MAX_MODEL_CHARS: Final = 256
 _MAX_ITEMS: Final = 16384  # messages and parts that are looked into for an estimate, some 10 ms
 _MAX_DEPTH: Final = 4  # messages, their parts, a tool result's parts, one to spare
-_BYTES_PER_TOKEN: Final = 4  # product.md, "Fine print"
+_BYTES_PER_TOKEN: Final = 4  # docs/configuration.md, max_spec_prompt_tokens
 
 _FALLBACK_BYTES: Final = 1 << 20
 """How large a body the standard library may read where msgspec refuses. It builds every value, at

@@ -3,7 +3,7 @@
 from proxy.core.health import HealthRules, UpstreamHealth
 from proxy.core.identity import Identity
 from proxy.core.route import Reason, View
-from proxy.core.words import AdminState, Health, UpstreamName
+from proxy.core.words import AdminState, EjectionCause, Health, UpstreamName
 
 
 class Upstream:
@@ -41,9 +41,12 @@ class Upstream:
         return View(usable, why_not, in_flight, self.cap, trial)
 
     def __str__(self) -> str:
-        """Its state in a word or two, for a refusal to name."""
+        """Its state, for a refusal to name; where it is the wrong server, with what is wrong."""
         if self.admin_state is not AdminState.READY:
             return f"set to {self.admin_state}"
-        if self.health.cause is not None:
-            return f"{self.health.state} ({self.health.cause})"
+        cause = self.health.cause
+        if cause is EjectionCause.MISCONFIGURED and self.faults:
+            return f"{self.health.state} ({cause}: {'; '.join(self.faults)})"
+        if cause is not None:
+            return f"{self.health.state} ({cause})"
         return str(self.health.state)

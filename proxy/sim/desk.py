@@ -18,6 +18,11 @@ from proxy.sim.wire import Answer, Request, json_answer
 
 _MEDIA_TYPE: Final = "Unsupported Media Type: Only 'application/json' is allowed"
 
+_NOT_FOUND: Final = (
+    "Not Found: of what SGLang serves, a simulated engine has chat, completions, /generate, "
+    "and the paths that tell of models and health"
+)
+
 _FLUSHED: Final = (
     b"Cache flushed.\nPlease check backend logs for more details. "
     b"(When there are running or waiting requests, the operation will not be performed.)\n"
@@ -76,7 +81,7 @@ class Desk:
         path = request.path
         methods = _methods(path)
         if methods is None:
-            return json_answer({"detail": "Not Found"}, 404)
+            return json_answer({"detail": _NOT_FOUND}, 404)
         if request.method not in methods:
             return json_answer({"detail": "Method Not Allowed"}, 405, allow=", ".join(methods))
         if path in _GENERATION:

@@ -35,7 +35,7 @@ class Limits:
     batch yet, so that a burst may be refused although there is room; here exactly `max_running`
     + `max_queued` are taken at any time."""
     max_total_tokens: int = 145_000
-    """Room in the KV cache: half of what policy.md E leaves to a pair of 8B engines on 80 GB."""
+    """Room in the KV cache: half of what a pair of 8B engines has on 80 GB (docs/model.md)."""
 
 
 DEFAULT_LIMITS: Final[Mapping[UpstreamName, Limits]] = MappingProxyType(

@@ -21,7 +21,7 @@ _WEIGHT_GB: Final = 16.0
 """An 8B model in 16 bits."""
 
 _KV_GB_PER_TOKEN: Final = 131072 / 1e9
-"""128 KiB for one token of an 8B model (policy.md B1)."""
+"""128 KiB for one token of an 8B model (docs/model.md, "Room for keys and values")."""
 
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -1,8 +1,8 @@
 """The cost model of a speculative and a plain engine: seconds for a step, by what is in the batch.
 
-It is the model of policy.md B1, with profiles as data. It knows no time, no queue and no request;
-`gpu.py` puts those on top. Nothing here was measured on a GPU by this project: where a number
-comes from is said beside it, and rankings are what a simulation can be trusted with, not seconds.
+It is the model of docs/model.md, with profiles as data; sections named below are that page's. It
+knows no time, no queue and no request; `gpu.py` puts those on top. Nothing here was measured on a
+GPU by this project: rankings are what a simulation can be trusted with, not seconds.
 """
 
 from collections.abc import Mapping
@@ -15,14 +15,14 @@ from typing import Final
 from proxy.core.words import UpstreamName
 
 _KNEE: Final = 4
-"""The power with which the memory-bound and the compute-bound time of a step blend (B1)."""
+"""The power with which the memory-bound and the compute-bound time of a step blend ("A step")."""
 
 _PREFILL_FIXED: Final = 0.003
 _SPEC_PREFILL_FACTOR: Final = 1.08
-"""B1: t_P(m) = p*m + 3 ms, and 8 % more where a draft model is filled as well."""
+"""t_P = p*m + 3 ms, and 8 % more where a draft model is filled as well ("Prefill")."""
 
 _TWO_GPUS: Final = 2.0
-"""B1: the eta at which two engines do not slow each other down."""
+"""The eta at which two engines do not slow each other down ("Two engines on one GPU")."""
 
 _SEARCH_LIMIT: Final = 65536.0
 """Sequences; a crossover beyond any batch that an engine runs is none."""
@@ -36,9 +36,9 @@ class Work:
     """What a step costs when the engine has the GPU to itself, in seconds."""
 
     host: float
-    """The part that leaves the GPU idle, which no other engine slows down (B1: h)."""
+    """The part that leaves the GPU idle, which no other engine slows down: h."""
     gpu: float
-    """The part that keeps the GPU busy (B1: g)."""
+    """The part that keeps the GPU busy: g."""
 
     @property
     def seconds(self) -> float:
@@ -47,13 +47,13 @@ class Work:
 
     @property
     def busy_share(self) -> float:
-        """How much of the step the GPU works (B1: U)."""
+        """How much of the step the GPU works: U."""
         return self.gpu / self.seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCost:
-    """One decode step or one verify round as a function of the batch; all in seconds (B1)."""
+    """One decode step or one verify round as a function of the batch; all in seconds ("A step")."""
 
     host: float = 0.0
     """h: launch and scheduling while the GPU idles."""
@@ -110,18 +110,18 @@ class Profile:
 
 FOUNDING: Final = Profile(
     name="founding",
-    # B2, "founding 773 vs 354": t_B = 6.8 + 1.2 B ms and t_E = 5 + 7.2 B ms, tau 2.6. The document
-    # it is fitted to gives two numbers only, so this is one of several shapes that fit.
+    # t_B = 6.8 + 1.2 B ms, t_E = 5 + 7.2 B ms, tau 2.6. Of the machine two figures are known, 773
+    # and 354 tok/s, so this is one of several shapes that fit ("The founding profile").
     base=StepCost(fixed=0.0068, per_sequence=0.0012),
     spec=StepCost(fixed=0.005, per_sequence=0.0072),
     acceptance_length=2.6,
-    # policy.md 0.4: a speculative engine as flat as this one carries the signature of SGLang's
-    # documentation flags, 5 steps, topk 8, 32 draft tokens.
+    # A guess: a speculative engine as flat as this one looks like the flags of SGLang's
+    # documentation, 5 steps, topk 8, 32 draft tokens.
     draft_steps=5,
     draft_topk=8,
     draft_tokens=32,
-    # B2 gives no p. This one makes the saturated speculative engine of C3 (1155 tokens in, 211 out,
-    # 48 at once) deliver the 317 tok/s of that section.
+    # Of p nothing is known. This one makes the saturated speculative engine (1155 tokens in, 211
+    # out, 48 at once) deliver the 317 tok/s of an earlier simulation.
     prefill_per_token=0.000055,
 )
 
@@ -140,7 +140,7 @@ def prefill_work(profile: Profile, engine: UpstreamName, prompt_tokens: int) -> 
 def output_rate(
     profile: Profile, engine: UpstreamName, sequences: float, context_tokens: float = 0.0
 ) -> float:
-    """Output tokens per second of the whole batch, prefill aside (B1: X).
+    """Output tokens per second of the whole batch, prefill aside: X.
 
     `context_tokens` is the context of each sequence.
     """
@@ -152,7 +152,7 @@ def crossover(profile: Profile, context_tokens: float = 0.0) -> float:
     """N*: sequences in flight at which both engines deliver the same total, as a real number.
 
     0 if the plain engine is ahead from the start, infinity if it never gets ahead. One crossing is
-    assumed, which holds for dense models; with experts the gain rises before it falls (A3).
+    assumed, which holds for dense models; with experts the gain rises before it falls.
     `context_tokens` is the context of each sequence.
     """
 
@@ -172,7 +172,7 @@ def crossover(profile: Profile, context_tokens: float = 0.0) -> float:
 
 
 def kappa(contention: float) -> float:
-    """How much one engine stretches the GPU work of the other (B1: 2/eta - 1).
+    """How much one engine stretches the GPU work of the other: 2/eta - 1.
 
     `contention` is eta: 0.65 poor time slicing, 0.9 time slicing, 1.1 MPS, 2.0 two GPUs. Two
     engines that keep the GPU busy all the time each run at eta/2.
@@ -188,7 +188,7 @@ def kappa(contention: float) -> float:
 def speed(own: Work, other: Work | None, kappa: float) -> float:
     """How fast a step goes, 1 being alone on the GPU, while the other engine runs its own.
 
-    B1: T = h + g*(1 + kappa*U), where U is the busy share of the other.
+    T = h + g*(1 + kappa*U), where U is the busy share of the other.
     """
     if other is None:
         return 1.0
@@ -200,7 +200,7 @@ def acceptance_probability(mean: float, draft_steps: int) -> float:
 
     Drafts are accepted one after the other, each with chance a, until the first miss or until all
     `draft_steps` are; the target's own token comes on top. The mean is then
-    1 + a + ... + a^k = (1 - a^(k+1)) / (1 - a) (policy.md A2, Kong et al.), a truncated geometric.
+    1 + a + ... + a^k = (1 - a^(k+1)) / (1 - a), a truncated geometric ("Tokens of a round").
 
     Raises:
         ValueError: a round cannot yield that many tokens, or fewer than one.

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import ceil
 from statistics import mean
 
 import httpx2
@@ -26,11 +27,12 @@ from proxy.errors import SpecswitchError
 _PATIENCE_SECONDS = 60.0
 _POLL_SECONDS = 0.1
 _TOKENS = 48
-_BURST = 24
+BURST = 24
+"""Requests of the middle part: far above any N* that a demo has."""
 _ALONE = 4
 
 _WHY = {
-    "in_flight": "load went over N*",
+    "in_flight": "over N*",
     "calm": "few are in flight",
     "health": "the other server is not there",
     "control": "the operator says so",
@@ -103,15 +105,16 @@ class Phase:
 
 
 async def show_traffic(
-    url: str, admin_url: str, console: Console, *, view: View = View.AUTO
+    url: str, admin_url: str, console: Console, *, view: View = View.AUTO, dwell: float = 0.0
 ) -> int:
     """Send the traffic to `url` and show it on `console`; the number of requests that failed.
 
-    Raises SpecswitchError where specswitch does not answer or does not become ready.
+    `dwell` is its `policy.return_dwell`, in seconds. Raises SpecswitchError where specswitch does
+    not answer or does not become ready.
     """
     phases = [
         Phase(f"{_ALONE}, one at a time", _ALONE),
-        Phase(f"{_BURST} at once", _BURST),
+        Phase(f"{BURST} at once", BURST),
         Phase(f"{_ALONE}, one at a time", _ALONE),
     ]
     timeout = httpx2.Timeout(_PATIENCE_SECONDS)
@@ -122,7 +125,7 @@ async def show_traffic(
         if view is View.JSON:
             await _with_lines(console, asking, phases, _object)
         elif console.is_terminal and not console.is_dumb_terminal:
-            await _with_view(console, asking, phases)
+            await _with_view(console, asking, phases, _Dwell(dwell))
         else:
             await _with_lines(console, asking, phases, _sentence)
     return sum(phase.failed for phase in phases)
@@ -220,7 +223,23 @@ async def _with_lines(
         console.out(line(phase), highlight=False)
 
 
-async def _with_view(console: Console, asking: _Asking, phases: list[Phase]) -> None:
+class _Dwell:
+    """How long the dwell still keeps it from speculation, as somebody who looks on can tell."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._over_at = 0.0
+        self._mode = ""
+
+    def left(self, state: State, now: float) -> float:
+        """Seconds that are left of it; 0 for none."""
+        if self._mode == "spec" != state.mode:
+            self._over_at = now + self._seconds
+        self._mode = state.mode
+        return max(0.0, self._over_at - now)
+
+
+async def _with_view(console: Console, asking: _Asking, phases: list[Phase], dwell: _Dwell) -> None:
     async def play() -> None:
         async for _ in asking.play(phases):
             continue
@@ -231,9 +250,10 @@ async def _with_view(console: Console, asking: _Asking, phases: list[Phase]) -> 
             seen: _Picture | None = None
             while True:
                 over = playing.done()
-                picture = _picture(phases, await asking.state())
+                state = await asking.state()
+                picture = _picture(phases, state, dwell.left(state, time.monotonic()))
                 # Drawn when something has changed only: a view that is still does not flicker.
-                if picture != seen:
+                if picture != seen and not _is_starting(phases, state):
                     seen = picture
                     live.update(_drawn(picture), refresh=True)
                 if over:
@@ -243,6 +263,11 @@ async def _with_view(console: Console, asking: _Asking, phases: list[Phase]) -> 
     finally:
         playing.cancel()
         await asyncio.gather(playing, return_exceptions=True)
+
+
+def _is_starting(phases: list[Phase], state: State) -> bool:
+    """Whether its first probes are still out, by which it will know both servers."""
+    return state.mode_reason == "health" and phases[0].began is None
 
 
 def _object(phase: Phase) -> str:
@@ -285,8 +310,8 @@ _Picture = tuple[Text, Text, list[tuple[str, ...]]]
 """The mode, what is in flight, and a row for each phase."""
 
 
-def _picture(phases: list[Phase], state: State) -> _Picture:
-    return _mode_line(state), _flight_line(state), [_row(phase) for phase in phases]
+def _picture(phases: list[Phase], state: State, dwell: float) -> _Picture:
+    return _mode_line(state, dwell), _flight_line(state), [_row(phase) for phase in phases]
 
 
 def _drawn(picture: _Picture) -> Group:
@@ -301,15 +326,20 @@ def _drawn(picture: _Picture) -> Group:
     return Group(mode, flight, "", table)
 
 
-def _mode_line(state: State) -> Text:
+def _mode_line(state: State, dwell: float) -> Text:
     why = _WHY.get(state.mode_reason, state.mode_reason)
     mode = (state.mode, f"bold {_COLOURS[state.mode]}")
     line = Text.assemble("New requests go to ", mode, no_wrap=True, overflow="ellipsis")
     line.append(f": {why}")
     if state.mode_reason == "in_flight":
-        back = f"; spec again at average {_number(state.gate)}, now {state.average_in_flight:.1f}"
-        line.append(back, style="dim")
+        line.append(f"; spec again {_return(state, dwell)}", style="dim")
     return line
+
+
+def _return(state: State, dwell: float) -> str:
+    """What a return waits for: the dwell, and an average at the gate."""
+    in_time = f"in {ceil(dwell)} s and " if dwell else ""
+    return f"{in_time}at average {_number(state.gate)}, now {state.average_in_flight:.1f}"
 
 
 def _number(value: float | str | None) -> str:
@@ -324,7 +354,7 @@ def _flight_line(state: State) -> Text:
     line = Text("In flight", no_wrap=True, overflow="ellipsis")
     for name, count in (("spec", state.in_flight.spec), ("base", state.in_flight.base)):
         # A fixed place for each, so that nothing jumps: spec has N* at most, base the burst.
-        width = 8 if name == "spec" else _BURST
+        width = 8 if name == "spec" else BURST
         line.append(f"   {name} {count:>2} ")
         line.append(("|" * min(count, width)).ljust(width), style=_COLOURS[name])
     line.append(f"   N* {_number(state.crossover.in_flight)}", style="dim")

@@ -139,7 +139,7 @@ def test_what_it_invites_to_works() -> None:
             said += next_line(process) + "\n"
         commands = said.replace("\\\n", " ").splitlines()
         curls = [shlex.split(each, comments=True) for each in commands if "curl" in each]
-        assert len(curls) == 4
+        assert len(curls) == 5
         for words in curls:
             assert request(words[1:]).status_code == 200, words
         assert request(["-i", "-X", "GET", curls[1][1]]).json()["control"] == "base"
@@ -164,6 +164,15 @@ def request(words: list[str]) -> httpx2.Response:
             case _:
                 url = word
     return httpx2.request(method, url, content=content, headers=headers, trust_env=False)
+
+
+def test_it_says_what_one_server_would_give() -> None:
+    """After the traffic, also with --once: by the model, for one request and for the burst."""
+    with started("demo", "--once", "--port=0", "--admin-port=0") as process:
+        out, errors = process.communicate(timeout=PATIENCE_SECONDS)
+    assert (process.returncode, errors) == (0, "")
+    assert re.search(r"1 request +24 at once\n +spec +213 +351\n +base +125 +674\n", out)
+    assert max(map(len, out.partition("For comparison")[2].splitlines())) <= 80
 
 
 def test_it_is_ready_within_seconds() -> None:

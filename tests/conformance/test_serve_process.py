@@ -161,7 +161,7 @@ async def test_a_signal_drains(number: signal.Signals, tmp_path: Path) -> None:
         client.close()
         assert await asyncio.to_thread(it.ended) == 0
     said = [line["message"] for line in it.lines()]
-    assert said.count("draining: 1 answers are not finished") == 1
+    assert said.count("draining: 1 unfinished answer") == 1
 
 
 async def test_a_second_signal_cuts(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ async def test_a_second_signal_cuts(tmp_path: Path) -> None:
             await to_the_end(client)
         client.close()
         assert await asyncio.to_thread(it.ended) == 1
-    assert "cut 1 answers that were not finished" in [line["message"] for line in it.lines()]
+    assert "cut 1 unfinished answer" in [line["message"] for line in it.lines()]
 
 
 async def test_an_idle_one_stops_at_once(tmp_path: Path) -> None:

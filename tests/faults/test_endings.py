@@ -281,6 +281,7 @@ async def test_whole_answer_in_time() -> None:
         assert (await client.response()).code == "upstream_timeout"
 
 
+@pytest.mark.slow
 async def test_head_and_body_deadlines() -> None:
     """A head or a body that dribbles past its deadline is 408 and closed."""
     async with rig(limits__header_timeout=1.0, limits__body_timeout=0.2) as it:
@@ -293,6 +294,7 @@ async def test_head_and_body_deadlines() -> None:
         assert not it.spec.requests
 
 
+@pytest.mark.slow
 async def test_idle_clients_are_closed_without_a_word() -> None:
     """A kept connection idle past its time, and one that never asked, are closed silently."""
     async with rig(limits__header_timeout=1.0, timeouts__client_keep_alive=0.2) as it:

@@ -6,11 +6,11 @@ exception may have gone astray in the loop.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from proxy.app import App, running
 from proxy.config import load
@@ -42,11 +42,9 @@ class Rig:
 
     def metric(self, name: str, **labels: str) -> float:
         """The value of a series, 0 where it does not exist."""
-        text = self.app.metrics.render()[0].decode()
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                if sample.name == f"specswitch_{name}" and labels.items() <= sample.labels.items():
-                    return float(sample.value)
+        for sample in samples(self.app):
+            if sample.name == f"specswitch_{name}" and labels.items() <= sample.labels.items():
+                return float(sample.value)
         return 0.0
 
     async def until(self, true: Callable[[], bool], what: str) -> None:
@@ -56,6 +54,12 @@ class Rig:
     def healthy(self, name: UpstreamName) -> bool:
         """Whether specswitch takes the upstream for healthy."""
         return self.app.dispatcher.upstream(name).health.state is Health.HEALTHY
+
+
+def samples(app: App) -> Iterator[Sample]:
+    """What a scrape would say, without its text: writing and reading that takes 8 ms each time."""
+    for family in app.metrics._registry.collect():
+        yield from family.samples
 
 
 async def until(true: Callable[[], bool], what: str, seconds: float = DEADLINE_SECONDS) -> None:
@@ -122,11 +126,9 @@ async def _nothing_left(made: Rig) -> None:
     assert len(app.dispatcher.room) == 0
     assert app.front.buffered == 0
     assert all(pool.active == 0 for pool in app.pools.values())
-    text = app.metrics.render()[0].decode()
     sums = {"requests_started_total": 0.0, "requests_total": 0.0, "open_requests": 0.0}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            name = sample.name.removeprefix("specswitch_")
-            if name in sums:
-                sums[name] += sample.value
+    for sample in samples(app):
+        name = sample.name.removeprefix("specswitch_")
+        if name in sums:
+            sums[name] += sample.value
     assert sums["requests_started_total"] == sums["requests_total"] + sums["open_requests"]

@@ -52,7 +52,8 @@ class Reading:
                 self.disconnected = True
                 return
             if not message.get("more_body"):
-                return await _answer(send)
+                await _answer(send)
+                return
 
 
 async def _answer(send: Send) -> None:
@@ -60,11 +61,15 @@ async def _answer(send: Send) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-async def listening(app: ASGIApp) -> AdminServer:
-    """A listener with `app` behind it."""
+@asynccontextmanager
+async def listening(app: ASGIApp) -> AsyncIterator[AdminServer]:
+    """A listener with `app` behind it; closed at the latest here, or the loop would never end."""
     server = AdminServer(app, "127.0.0.1", 0)
     await server.start()
-    return server
+    try:
+        yield server
+    finally:
+        await server.close()
 
 
 @asynccontextmanager
@@ -78,32 +83,35 @@ async def connected(server: AdminServer) -> AsyncIterator[tuple[StreamReader, St
 
 
 async def test_nothing_to_wait_for_is_not_waited_for() -> None:
-    """uvicorn by itself would pause for a tenth of a second, twice."""
-    server = await listening(Slow())
-    loop = asyncio.get_running_loop()
-    before = loop.time()
-    await server.close()
-    assert loop.time() - before < 0.09
+    """By itself uvicorn would pause for a tenth of a second, twice."""
+    async with listening(Slow()) as server:
+        loop = asyncio.get_running_loop()
+        before = loop.time()
+        await server.close()
+        assert loop.time() - before < 0.09
 
 
-async def test_idle_clients_do_not_keep_it() -> None:
+async def test_idle_clients_do_not_keep_it(caplog: pytest.LogCaptureFixture) -> None:
     """A scraper between two requests, and one that has not asked for anything yet."""
     app = Slow()
     app.answer.set()
-    server = await listening(app)
-    async with connected(server) as (reader, writer), connected(server) as (silent, _):
+    async with (
+        listening(app) as server,
+        connected(server) as (reader, writer),
+        connected(server) as (silent, _),
+    ):
         writer.write(GET)
         assert await reader.readuntil(b"\r\n\r\n")
         await server.close()
         assert await reader.read() == b""
         assert await silent.read() == b""
+    assert not caplog.records
 
 
 async def test_what_runs_is_answered_first() -> None:
     """A request that has begun has its time, and its connection closes after it."""
     app = Slow()
-    server = await listening(app)
-    async with connected(server) as (reader, writer):
+    async with listening(app) as server, connected(server) as (reader, writer):
         writer.write(GET)
         await app.began.wait()
         closing = asyncio.get_running_loop().create_task(server.close())
@@ -120,8 +128,7 @@ async def test_half_a_request_is_cut(
     """Who does not send the rest does not keep it; the application sees a client that left."""
     monkeypatch.setattr(admin, "_CLOSE_SECONDS", 0.05)
     app = Reading()
-    server = await listening(app)
-    async with connected(server) as (reader, writer):
+    async with listening(app) as server, connected(server) as (reader, writer):
         writer.write(HALF)
         await app.began.wait()
         await server.close()
@@ -138,8 +145,7 @@ async def test_what_does_not_end_is_cancelled(
     monkeypatch.setattr(admin, "_CLOSE_SECONDS", 0.02)
     monkeypatch.setattr(admin, "_CUT_SECONDS", 0.05)
     app = Slow()
-    server = await listening(app)
-    async with connected(server) as (_, writer):
+    async with listening(app) as server, connected(server) as (_, writer):
         writer.write(GET)
         await app.began.wait()
         await server.close()
@@ -151,7 +157,6 @@ async def test_what_does_not_end_is_cancelled(
 async def test_the_date_is_written_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is made once for many answers, and must not stay what it was at the start."""
     monkeypatch.setattr(admin, "_DATE_SECONDS", 0.01)
-    server = await listening(Slow())
-    server._server.server_state.default_headers = []
-    await until(lambda: bool(server._server.server_state.default_headers), "there is a Date")
-    await server.close()
+    async with listening(Slow()) as server:
+        server._server.server_state.default_headers = []
+        await until(lambda: bool(server._server.server_state.default_headers), "there is a Date")

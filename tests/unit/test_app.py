@@ -150,7 +150,7 @@ async def test_a_background_death_cuts(caplog: pytest.LogCaptureFixture) -> None
 
     with pytest.raises(SpecswitchError, match="the test died: KeyError"):
         await until_it_ends()
-    assert "cut 1 answers" in caplog.text
+    assert "cut 1 unfinished answer\n" in caplog.text
 
 
 async def test_a_background_task_that_returns_has_died() -> None:
@@ -222,17 +222,22 @@ async def test_stopping_twice_cuts() -> None:
             assert await it.app.until_stopped() == 1
 
 
-async def test_draining_has_its_time() -> None:
-    """After `timeouts.drain` what still runs is cut."""
+async def test_draining_has_its_time(caplog: pytest.LogCaptureFixture) -> None:
+    """After `timeouts.drain` what still runs is cut; both are said, with their number."""
+    caplog.set_level(logging.INFO)
     async with rig(timeouts__drain=0.3) as it:
+        await streaming(it)
         await streaming(it)
         it.app.stop()
         async with asyncio.timeout(5):
             assert await it.app.until_stopped() == 1
+    said = [record.getMessage() for record in caplog.records if record.name == "proxy.app"]
+    assert said == ["draining: 2 unfinished answers", "cut 2 unfinished answers"]
 
 
-async def test_stopping_an_idle_one_takes_no_time() -> None:
-    """Kept connections are not waited for."""
+async def test_stopping_an_idle_one_takes_no_time(caplog: pytest.LogCaptureFixture) -> None:
+    """Kept connections are not waited for, and nothing sounds like a loss."""
+    caplog.set_level(logging.INFO)
     async with rig() as it:
         client = await it.client()
         client.send(get("/livez"))
@@ -240,6 +245,8 @@ async def test_stopping_an_idle_one_takes_no_time() -> None:
         it.app.stop()
         async with asyncio.timeout(1):
             assert await it.app.until_stopped() == 0
+    said = [record.getMessage() for record in caplog.records if record.name == "proxy.app"]
+    assert said == ["draining: nothing is running"]
 
 
 async def test_a_running_one_serves() -> None:

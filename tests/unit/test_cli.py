@@ -265,7 +265,9 @@ def test_a_demo_with_failed_requests_has_failed(
 ) -> None:
     """With --once the exit code says whether every request was answered."""
 
-    async def show_traffic(url: str, admin_url: str, console: Console, *, view: View) -> int:
+    async def show_traffic(
+        url: str, admin_url: str, console: Console, *, view: View, dwell: float
+    ) -> int:
         return failed
 
     monkeypatch.setattr("proxy.demo.show_traffic", show_traffic)

@@ -18,7 +18,7 @@ from proxy.sim.physics import FOUNDING, prefill_work
 BASE, SPEC = UpstreamName.BASE, UpstreamName.SPEC
 FILL = prefill_work(FOUNDING, BASE, 1).seconds
 STEP = 0.008
-"""Seconds of a plain decode step with one sequence (policy.md B2)."""
+"""Seconds of a plain decode step with one sequence (docs/model.md, "The founding profile")."""
 
 
 class _Timer:

@@ -25,7 +25,7 @@ from proxy.sim.physics import FOUNDING, Profile, StepCost, output_rate, prefill_
 BASE, SPEC = UpstreamName.BASE, UpstreamName.SPEC
 
 DECODE_ONE = 0.0068 + 0.0012
-"""Seconds of a plain decode step with one sequence (policy.md B2)."""
+"""Seconds of a plain decode step with one sequence (docs/model.md, "The founding profile")."""
 
 
 def _gpu(
@@ -390,8 +390,8 @@ def test_the_same_seed_gives_the_same_run() -> None:
     assert runs[0] == runs[1]
 
 
-def test_closed_loop_of_the_policy() -> None:
-    """With 400-token prompts and 129 out, base saturates near the 664 tok/s of policy.md B2."""
+def test_closed_loop() -> None:
+    """With 400-token prompts and 129 out, base saturates near the 664 tok/s of docs/model.md."""
     gpu = _gpu()
     keys = count()
     for _ in range(64):

@@ -142,7 +142,9 @@ async def test_latency_follows_the_model() -> None:
     async with _pair(time_scale=10.0) as pair, httpx2.AsyncClient() as client:
         body = {"text": "hello", "sampling_params": {"max_new_tokens": 100, "ignore_eos": True}}
         answer = (await client.post(f"{pair.base_url}/generate", json=body)).json()
-    assert answer["meta_info"]["e2e_latency"] == pytest.approx((0.003 + 99 * 0.008) / 10, rel=0.01)
+    model = (0.003 + 99 * 0.008) / 10
+    # Never sooner than the model; later by what a busy machine makes a timer late.
+    assert 0.999 * model <= answer["meta_info"]["e2e_latency"] < model + 0.5
 
 
 async def test_requests_on_one_connection() -> None:

@@ -100,14 +100,17 @@ async def test_a_live_view_for_a_terminal() -> None:
     """The view fits 80 columns, keeps its height, says the mode, and gives the cursor back."""
     console, out = terminal()
     async with proxied() as app:
-        assert await show_traffic(app.url, app.admin_url, console) == 0
+        assert await show_traffic(app.url, app.admin_url, console, dwell=0.1) == 0
     written = out.getvalue()
     frames = [ESCAPES.sub("", frame).rstrip() for frame in ERASED.split(written)]
     assert len(frames) > 3
     assert max(len(line) for frame in frames for line in frame.splitlines()) <= 80
     assert {len(frame.splitlines()) for frame in frames} == {7}
     assert any("New requests go to spec: few are in flight" in frame for frame in frames)
-    assert any("New requests go to base: load went over N*; spec again" in f for f in frames)
+    assert any(
+        "New requests go to base: over N*; spec again in 1 s and at average" in f for f in frames
+    )
+    assert not any("the other server is not there" in frame for frame in frames)
     assert re.search(r"24 at once +24/24 +3 +21 +\d+ ms", frames[-1])
     assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1
 
@@ -115,7 +118,10 @@ async def test_a_live_view_for_a_terminal() -> None:
 @pytest.mark.parametrize(
     ("reason", "said"),
     [
-        ("in_flight", "New requests go to base: load went over N*; spec again at average 1.0, now"),
+        (
+            "in_flight",
+            "New requests go to base: over N*; spec again in 2 s and at average 1.0, now",
+        ),
         ("uncalibrated", "New requests go to base: N* is not known"),
         ("engine", "New requests go to base: engine"),
     ],
@@ -136,12 +142,50 @@ def test_the_view_of_a_burst(reason: str, said: str) -> None:
         },
         State,
     )
-    console.print(traffic._drawn(traffic._picture([burst], state)))
+    console.print(traffic._drawn(traffic._picture([burst], state, 1.2)))
     lines = ESCAPES.sub("", out.getvalue()).splitlines()
     assert lines[0].startswith(said)
     assert lines[1].split() == ["In", "flight", "spec", "3", "|||", "base", "21", "|" * 21, *N_STAR]
     assert lines[4].split() == ["24", "at", "once", "0/24", "3", "21"]
     assert max(map(len, lines)) <= 80
+
+
+def looked(mode: str, reason: str = "in_flight") -> State:
+    """What one look at specswitch finds."""
+    return msgspec.convert(
+        {
+            "mode": mode,
+            "mode_reason": reason,
+            "in_flight": {"spec": 0, "base": 0},
+            "average_in_flight": 0.5,
+            "crossover": {"in_flight": 3.1},
+            "gate": 1.0,
+        },
+        State,
+    )
+
+
+def test_the_dwell_runs_from_the_leaving() -> None:
+    """From the first look that finds another mode than spec, and once for each leaving."""
+    dwell = traffic._Dwell(2.0)
+    looks = [("base", 0.0), ("spec", 1.0), ("base", 3.0), ("base", 4.5), ("base", 6.0)]
+    assert [dwell.left(looked(mode), at) for mode, at in looks] == [0.0, 0.0, 2.0, 0.5, 0.0]
+    assert [dwell.left(looked(mode), at) for mode, at in [("spec", 7.0), ("base", 8.0)]] == [0, 2]
+
+
+def test_after_the_dwell_only_calm_is_waited_for() -> None:
+    """What no longer holds is not shown."""
+    line = traffic._mode_line(looked("base"), 0.0).plain
+    assert line == "New requests go to base: over N*; spec again at average 1.0, now 0.5"
+
+
+def test_before_the_first_probes_nothing_is_missing() -> None:
+    """A server that has not been looked for yet is not shown as one that is not there."""
+    phases = [Phase("4, one at a time", 4)]
+    assert traffic._is_starting(phases, looked("base", "health"))
+    assert not traffic._is_starting(phases, looked("base", "uncalibrated"))
+    phases[0].began = 1.0
+    assert not traffic._is_starting(phases, looked("base", "health"))
 
 
 @pytest.mark.parametrize(
