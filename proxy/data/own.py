@@ -3,7 +3,7 @@
 from http import HTTPStatus
 
 from proxy.core.answers import refusal_body
-from proxy.core.http import header
+from proxy.core.http import decision_lines, header
 from proxy.data.front import Front
 from proxy.data.ledger import Account
 from proxy.data.reader import RequestHead
@@ -20,11 +20,11 @@ def refusal_answer(
     anthropic = head is not None and head.path.startswith(b"/v1/messages")
     body = refusal_body(refusal, anthropic=anthropic)
     lines = [b"content-type: application/json"]
-    if account.request_id and refusal.status not in _WITHOUT_ID:
-        lines.append(b"x-request-id: " + account.request_id)
     if account.place is not None:
-        lines.append(b"x-specswitch-upstream: " + account.place.upstream.encode())
-        lines.append(b"x-specswitch-reason: " + account.place.reason.encode())
+        place = account.place
+        lines += decision_lines(account.request_id, place.upstream, place.reason)
+    elif account.request_id and refusal.status not in _WITHOUT_ID:
+        lines.append(b"x-request-id: " + account.request_id)
     if refusal.retry_after is not None:
         lines.append(b"retry-after: %d" % refusal.retry_after)
     if isinstance(refusal, MethodNotAllowed):

@@ -1,44 +1,20 @@
 """docs/metrics.md and the code name the same metrics, with the same types and labels."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from proxy.control.engine import Findings, Load, Reading
 from proxy.control.metrics import Metrics, Sources
-from proxy.core.dispatch import Dispatcher, Settings
-from proxy.core.eligibility import Rule, Rules, Verdict
-from proxy.core.health import HealthRules
-from proxy.core.modes import Thresholds
+from proxy.core.dispatch import Dispatcher
 from proxy.core.words import UpstreamName
+from tests.harness.pair import SETTINGS as PAIR_SETTINGS
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 ROW = re.compile(r"^\| `(specswitch_\w+)` \| (\w+) \| ([^|]*)\| ([^|]+) \|$", re.MULTILINE)
-BOUNDS = {Rule.SHORT_OUTPUT_TOKENS, Rule.MAX_SPEC_PROMPT_TOKENS}
-SETTINGS = Settings(
-    thresholds=Thresholds(
-        crossover=4.0,
-        gate_factor=0.25,
-        count_window=10.0,
-        return_dwell=10.0,
-        flap_limit=6,
-        flap_window=60.0,
-        flap_hold=60.0,
-    ),
-    health=HealthRules(fall=3, rise=2, passive_failures=5, ejection=5.0),
-    rules=Rules(
-        verdicts={rule: Verdict.ANY for rule in Rule if rule not in BOUNDS},
-        short_output_tokens=1,
-        max_spec_prompt_tokens=0,
-    ),
-    spec_cap=None,
-    base_cap=0,
-    max_in_flight=2048,
-    queue_size=8,
-    queue_timeout=30.0,
-    wait_for_upstream=10.0,
-)
+SETTINGS = replace(PAIR_SETTINGS, spec_cap=None)
 
 Described = dict[str, tuple[str, frozenset[str]]]
 

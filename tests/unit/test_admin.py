@@ -19,38 +19,17 @@ from proxy.control.engine import Findings, Load, Reading
 from proxy.control.guard import MAX_BODY_BYTES
 from proxy.control.metrics import Metrics
 from proxy.control.state import Facts, Pair
-from proxy.core.dispatch import Dispatcher, Settings
-from proxy.core.eligibility import Rule, Rules, Verdict
-from proxy.core.health import HealthRules
+from proxy.core.dispatch import Dispatcher
 from proxy.core.identity import Identity
-from proxy.core.modes import Thresholds
 from proxy.core.words import AdminState, Control, UpstreamName
 from proxy.errors import ConfigError
+from tests.harness.pair import SETTINGS as PAIR_SETTINGS
 
 SPEC, BASE = UpstreamName.SPEC, UpstreamName.BASE
-BOUNDS = {Rule.SHORT_OUTPUT_TOKENS, Rule.MAX_SPEC_PROMPT_TOKENS}
-SETTINGS = Settings(
-    thresholds=Thresholds(
-        crossover=5.0,
-        gate_factor=0.25,
-        count_window=10.0,
-        return_dwell=10.0,
-        flap_limit=6,
-        flap_window=60.0,
-        flap_hold=60.0,
-    ),
-    health=HealthRules(fall=3, rise=2, passive_failures=5, ejection=5.0),
-    rules=Rules(
-        verdicts={rule: Verdict.ANY for rule in Rule if rule not in BOUNDS},
-        short_output_tokens=1,
-        max_spec_prompt_tokens=0,
-    ),
+SETTINGS = replace(
+    PAIR_SETTINGS,
+    thresholds=replace(PAIR_SETTINGS.thresholds, crossover=5.0),
     spec_cap=None,
-    base_cap=0,
-    max_in_flight=2048,
-    queue_size=8,
-    queue_timeout=30.0,
-    wait_for_upstream=10.0,
 )
 STARTED = datetime(2026, 11, 29, 12, 0, tzinfo=UTC)
 LATER = datetime(2026, 11, 29, 13, 0, tzinfo=UTC)

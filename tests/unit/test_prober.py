@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import httpx2
@@ -11,39 +11,15 @@ import pytest
 
 from proxy.control.engine import Load
 from proxy.control.prober import Prober, ProbeRules
-from proxy.core.dispatch import Dispatcher, Evidence, Settings
-from proxy.core.eligibility import Eligibility, Rule, Rules, Verdict
-from proxy.core.health import HealthRules
-from proxy.core.modes import Thresholds
+from proxy.core.dispatch import Dispatcher, Evidence
+from proxy.core.eligibility import Eligibility, Verdict
 from proxy.core.route import Need
 from proxy.core.words import AdminState, EjectionCause, Health, UpstreamName
 from proxy.errors import Refusal
+from tests.harness.pair import SETTINGS as PAIR_SETTINGS
 
 SPEC, BASE = UpstreamName.SPEC, UpstreamName.BASE
-BOUNDS = {Rule.SHORT_OUTPUT_TOKENS, Rule.MAX_SPEC_PROMPT_TOKENS}
-SETTINGS = Settings(
-    thresholds=Thresholds(
-        crossover=4.0,
-        gate_factor=0.25,
-        count_window=10.0,
-        return_dwell=10.0,
-        flap_limit=6,
-        flap_window=60.0,
-        flap_hold=60.0,
-    ),
-    health=HealthRules(fall=3, rise=2, passive_failures=5, ejection=5.0),
-    rules=Rules(
-        verdicts={rule: Verdict.ANY for rule in Rule if rule not in BOUNDS},
-        short_output_tokens=1,
-        max_spec_prompt_tokens=0,
-    ),
-    spec_cap=None,
-    base_cap=0,
-    max_in_flight=2048,
-    queue_size=8,
-    queue_timeout=30.0,
-    wait_for_upstream=10.0,
-)
+SETTINGS = replace(PAIR_SETTINGS, spec_cap=None)
 RULES = ProbeRules(path="/ready", interval=2.0, timeout=5.0)
 INFO = {"speculative_algorithm": "EAGLE3", "served_model_name": "tiny"}
 LOADS = {"loads": [{"num_running_reqs": 3, "num_waiting_reqs": 0}]}
