@@ -9,7 +9,6 @@ import asyncio
 import socket
 import struct
 from collections import deque
-from collections.abc import Callable
 from datetime import UTC, datetime
 from random import Random
 from types import TracebackType
@@ -116,16 +115,6 @@ class SimulatedPair:
     def load(self, name: UpstreamName | str) -> Load:
         """What an engine is doing."""
         return self._servers[UpstreamName(name)].desk.load
-
-
-async def serve(
-    options: PairOptions, started: Callable[[SimulatedPair], object] | None = None
-) -> None:
-    """Run a pair until cancelled; `started` is called once it listens."""
-    async with SimulatedPair(options) as pair:
-        if started is not None:
-            started(pair)
-        await asyncio.get_running_loop().create_future()
 
 
 class _Server:

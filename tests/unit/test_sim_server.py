@@ -13,7 +13,7 @@ import uvloop
 from proxy.core.words import UpstreamName
 from proxy.sim.engine import Limits
 from proxy.sim.options import PairOptions
-from proxy.sim.server import SimulatedPair, serve
+from proxy.sim.server import SimulatedPair
 
 BASE, SPEC = UpstreamName.BASE, UpstreamName.SPEC
 
@@ -469,20 +469,6 @@ async def _close_under_load() -> list[asyncio.TimerHandle]:
 async def test_closing_what_never_started() -> None:
     """There is nothing to close."""
     await SimulatedPair().close()
-
-
-async def test_serving_until_cancelled() -> None:
-    """`serve` says when it listens, and closes when it is cancelled."""
-    started: asyncio.Future[SimulatedPair] = asyncio.get_running_loop().create_future()
-    async with asyncio.TaskGroup() as group:
-        task = group.create_task(serve(PairOptions(), started.set_result))
-        pair = await started
-        async with httpx2.AsyncClient() as client:
-            assert (await client.get(f"{pair.base_url}/ready")).status_code == 200
-        task.cancel()
-    with pytest.raises(ConnectionRefusedError):
-        async with _wire(pair.base_url):
-            pass
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
