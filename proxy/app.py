@@ -6,60 +6,88 @@ writes the log (control/log).
 """
 
 import asyncio
-import gc
 import logging
 import secrets
-import signal
-import ssl
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
+from math import inf
 from typing import Final
 
 from proxy import __version__, wiring
 from proxy.config import Config
 from proxy.control.admin import AdminServer, build_admin
-from proxy.control.engine import Findings, connect
-from proxy.control.log import BufferedLog, LogObserver
+from proxy.control.log import BufferedLog, LogFormat, LogObserver
 from proxy.control.metrics import Metrics, Sources
 from proxy.control.observers import Observers
-from proxy.control.prober import Prober
-from proxy.control.state import Facts, Pair
+from proxy.control.state import CONFIGURED, Facts, Known, Pair
 from proxy.core.dispatch import Dispatcher
 from proxy.core.http import RequestIds
 from proxy.core.words import UpstreamName
+from proxy.data.descriptors import provide
 from proxy.data.downstream import ClientConnection
-from proxy.data.front import EngineSide, Front
+from proxy.data.front import Front
+from proxy.data.listener import Listener
+from proxy.data.tls import Certificate, TlsConnection
 from proxy.data.upstream import Pool
 from proxy.errors import ConfigError, SpecswitchError
+from proxy.links import Link, build_link
+from proxy.reload import Renewal, read_again
 
 _log = logging.getLogger(__name__)
 
 TICK_SECONDS: Final = 0.25
 """How often time itself is looked at: four times in the second that the contract gives it."""
 
-_BACKLOG: Final = 4096
-"""Connections that the kernel holds for us; a burst of clients should wait, not be refused."""
+
+def _wall() -> datetime:
+    """The time of day: for people, never for durations."""
+    return datetime.now(UTC)
 
 
 class App:
     """specswitch, built and not yet running; `running` gives it its lifetime."""
 
     def __init__(
-        self, config: Config, *, clock: Callable[[], float], log: BufferedLog | None
+        self,
+        config: Config,
+        *,
+        clock: Callable[[], float],
+        wall: Callable[[], datetime],
+        log: BufferedLog | None,
+        load: Callable[[], Config] | None,
     ) -> None:
         now = clock()
         self.config = config
         self.clock = clock
+        self._log = log
+        self._load = load
+        self._reloading = asyncio.Lock()
         self.metrics = Metrics(__version__)
         self._observer = Observers(self.metrics, LogObserver())
         self.dispatcher = Dispatcher(wiring.settings_of(config), self._observer, now=now)
-        self.dispatcher.set_control(config.policy.control, by="configuration", now=now)
-        self.pools = {name: self._pool(name) for name in UpstreamName}
+        self.links = {name: self._link(config, name) for name in UpstreamName}
         self.front = self._front()
-        self.probers = {name: self._prober(name) for name in UpstreamName}
-        self.metrics.watch(self.dispatcher, self._sources(log), clock=clock)
+        listen = config.listen
+        self.certificate = None
+        if listen.tls_cert is not None and listen.tls_key is not None:
+            self.certificate = Certificate(listen.tls_cert, listen.tls_key)
+        self.listener = Listener(self.front, self._client)
+        self.retired: list[Pool] = []
+        """Pools to servers that an upstream is no more; each until nothing runs on it."""
+        self.pair = Pair(
+            self.dispatcher,
+            Facts(version=__version__, started=wall()),
+            self._known,
+            clock=clock,
+            wall=wall,
+        )
+        self.pair.set_control(config.policy.control, by=CONFIGURED)
+        self.metrics.watch(self.dispatcher, self._sources(), clock=clock)
+        self.tasks: set[asyncio.Task[None]] = set()
+        """What runs beside the requests."""
+        self._probing: dict[UpstreamName, asyncio.Task[None]] = {}
         self.port = 0
         self.admin_port = 0
         self.failure: SpecswitchError | None = None
@@ -73,12 +101,54 @@ class App:
     @property
     def url(self) -> str:
         """Where the endpoint can be reached from this machine."""
-        return wiring.address(self.config.listen.host, self.port)
+        secure = self.certificate is not None
+        return wiring.address(self.config.listen.host, self.port, secure=secure)
 
     @property
     def admin_url(self) -> str:
         """Where the admin listener can be reached from this machine."""
         return wiring.address(self.config.listen.admin_host, self.admin_port)
+
+    @property
+    def pools(self) -> list[Pool]:
+        """Every pool that may have connections."""
+        return [*(link.pool for link in self.links.values()), *self.retired]
+
+    def start(self) -> None:
+        """Start what runs beside the requests."""
+        for name in UpstreamName:
+            self._probe(name)
+        self._run(self._tick(), "the ticker").add_done_callback(self.background_ended)
+        watch = self._run(self.listener.watch(), "the listener's watch")
+        watch.add_done_callback(self.background_ended)
+
+    def _run(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        return task
+
+    def _probe(self, name: UpstreamName) -> None:
+        task = self._run(self.links[name].prober.run(), f"the prober of {name}")
+        task.add_done_callback(self.background_ended)
+        self._probing[name] = task
+
+    def provide_descriptors(self) -> None:
+        """Have a file descriptor for each client and its engine, or fewer clients, and say so."""
+        there = provide(self.config.limits.max_connections)
+        self.front.descriptors_suffice_for = there.clients
+        if not there.suffices:
+            _log.warning(
+                "file descriptors: %d are allowed and limits.max_connections = %d needs %d, so no "
+                "more than %d clients are served at a time; raise the limit (ulimit -n %d, with "
+                "systemd LimitNOFILE=%d, in compose ulimits: nofile: %d) or lower "
+                "limits.max_connections",
+                there.limit,
+                self.config.limits.max_connections,
+                there.needed,
+                there.clients,
+                *(there.needed,) * 3,
+            )
 
     def background_ended(self, task: asyncio.Task[None]) -> None:
         """Called when a background task ends, which only our own stopping should make it do."""
@@ -116,81 +186,125 @@ class App:
             _log.warning("cut %s", _unfinished(cut))
         return 1 if cut else 0
 
-    def _pool(self, name: UpstreamName) -> Pool:
-        upstream = wiring.upstream_of(self.config, name)
-        tls = None
-        if upstream.url.secure:
-            tls = ssl.create_default_context(cafile=upstream.ca_file)
-        return Pool(
-            name,
-            upstream.url.host,
-            upstream.url.port,
-            tls=tls,
-            idle_seconds=self.config.timeouts.idle_connection,
-            clock=self.clock,
+    async def reload(self) -> tuple[str, ...]:
+        """Read the configuration again and go by it; the keys that changed.
+
+        Raises ConfigError where it cannot be gone by; nothing has changed then. No stream is cut:
+        what runs at a server that is replaced ends there.
+        """
+        async with self._reloading:
+            try:
+                renewal = await read_again(self.config, self._load, self._link)
+                if self.certificate is not None:
+                    await asyncio.to_thread(self.certificate.load)
+            except ConfigError as error:
+                self.metrics.reloaded(ok=False)
+                for path, message in error.findings:
+                    _log.error("reload refused: %s: %s", path, message)
+                raise
+            self._go_by(renewal)
+        if self.front.descriptors_suffice_for < inf:
+            self.provide_descriptors()
+        self.metrics.reloaded(ok=True)
+        _log.info("reloaded: %s", ", ".join(renewal.changed) or "nothing has changed")
+        return renewal.changed
+
+    def reload_soon(self) -> None:
+        """The same, for a signal; what is wrong is said in the log."""
+        self._run(self._reload_or_not(), "a reload")
+
+    async def _reload_or_not(self) -> None:
+        try:
+            await self.reload()
+        except ConfigError:
+            return  # said where it was found
+        except Exception:  # noqa: BLE001 - a fault of ours; what is served is served as before
+            _log.exception("a reload failed within specswitch")
+
+    def _go_by(self, renewal: Renewal) -> None:
+        """All at once: between two of these lines nothing else runs."""
+        config = self.config = renewal.config
+        for name, link in renewal.links.items():
+            self.retired.append(self.links[name].pool)
+            self.links[name].pool.retire()
+            self.links[name] = link
+            self._probing[name].cancel()
+            self._probe(name)
+        for link in self.links.values():
+            link.prober.set_to(wiring.probes_of(config))
+            link.pool.idle_seconds = config.timeouts.idle_connection
+        front = self.front
+        front.engines = {name: link.side for name, link in self.links.items()}
+        front.limits = wiring.limits_of(config)
+        front.timeouts = wiring.timeouts_of(config)
+        front.keyring = wiring.keyring_of(config)
+        front.allow_override = config.policy.allow_override
+        self.pair.apply(
+            wiring.settings_of(config), renewed=renewal.renewed, control=config.policy.control
         )
+        if self._log is not None:
+            self._log.set_to(LogFormat(config.log.format), config.log.level)
+
+    def _client(self) -> ClientConnection | TlsConnection:
+        """Who faces the next client."""
+        if self.certificate is None:
+            return ClientConnection(self.front)
+        return TlsConnection(self.front, self.certificate.context)
+
+    def _link(self, config: Config, name: UpstreamName) -> Link:
+        return build_link(config, name, self.dispatcher, clock=self.clock)
 
     def _front(self) -> Front:
         config = self.config
         return Front(
             dispatcher=self.dispatcher,
             observer=self._observer,
-            engines={name: self._side(name) for name in UpstreamName},
+            engines={name: link.side for name, link in self.links.items()},
             limits=wiring.limits_of(config),
             timeouts=wiring.timeouts_of(config),
             keyring=wiring.keyring_of(config),
             allow_override=config.policy.allow_override,
+            cors=wiring.cors_of(config),
             # No other process gives the same: each starts its ids with a number of its own.
             ids=RequestIds(secrets.token_hex(8)),
             clock=self.clock,
         )
 
-    def _side(self, name: UpstreamName) -> EngineSide:
-        upstream = wiring.upstream_of(self.config, name)
-        has_key = wiring.key_of(upstream) is not None
-        return EngineSide(self.pools[name], wiring.lines_of(upstream), has_key=has_key)
-
-    def _prober(self, name: UpstreamName) -> Prober:
-        upstream = wiring.upstream_of(self.config, name)
-        rules = wiring.probes_of(self.config)
-        client = connect(
-            str(upstream.url),
-            api_key=wiring.key_of(upstream),
-            ca_file=upstream.ca_file,
-            timeout=rules.timeout,
-        )
-        return Prober(name, client, self.dispatcher, rules, clock=self.clock)
-
-    def _sources(self, log: BufferedLog | None) -> Sources:
+    def _sources(self) -> Sources:
         def connections(name: UpstreamName) -> tuple[int, int]:
-            return self.pools[name].active, self.pools[name].idle
+            pools = [pool for pool in self.pools if pool.name is name]
+            return sum(pool.active for pool in pools), sum(pool.idle for pool in pools)
+
+        log = self._log
 
         return Sources(
             open_requests=lambda: self.front.open_requests,
             connections=connections,
-            findings=self._findings,
+            findings=lambda: {name: link.prober.findings for name, link in self.links.items()},
             dropped_lines=lambda: 0 if log is None else log.dropped,
         )
 
-    @property
-    def _findings(self) -> dict[UpstreamName, Findings]:
-        return {name: prober.findings for name, prober in self.probers.items()}
+    def _known(self) -> dict[UpstreamName, Known]:
+        return {
+            name: Known(
+                url=str(wiring.upstream_of(self.config, name).url), findings=link.prober.findings
+            )
+            for name, link in self.links.items()
+        }
 
     def admin(self) -> AdminServer:
         """The admin listener, not yet listening."""
         config = self.config
-        urls = {name: str(wiring.upstream_of(config, name).url) for name in UpstreamName}
-        facts = Facts(urls=urls, version=__version__, started=_wall())
-        pair = Pair(self.dispatcher, facts, self._findings, clock=self.clock, wall=_wall)
         application = build_admin(
-            pair,
+            self.pair,
             self.metrics,
-            token=config.auth.admin_token.get_secret_value() or None,
+            reload=self.reload,
+            token=lambda: self.config.auth.admin_token.get_secret_value() or None,
             known_hosts=wiring.known_hosts_of(config),
         )
         return AdminServer(application, config.listen.admin_host, config.listen.admin_port)
 
-    async def tick(self) -> None:
+    async def _tick(self) -> None:
         """Let time pass in the pair and the pools, for ever; and see how late the loop is."""
         while True:
             due = self.clock() + TICK_SECONDS
@@ -198,8 +312,9 @@ class App:
             now = self.clock()
             self.metrics.lagged(max(0.0, now - due))
             self.dispatcher.tick(now)
-            for pool in self.pools.values():
+            for pool in self.pools:
                 pool.sweep(now)
+            self.retired = [pool for pool in self.retired if pool.busy]
 
 
 @asynccontextmanager
@@ -207,92 +322,63 @@ async def running(
     config: Config,
     *,
     clock: Callable[[], float] = time.monotonic,
+    wall: Callable[[], datetime] = _wall,
     log: BufferedLog | None = None,
+    load: Callable[[], Config] | None = None,
 ) -> AsyncIterator[App]:
     """The whole, from its first probe to its last connection; raises SpecswitchError at a failure.
+
+    `load` reads the configuration again at a reload; None: it cannot be. `wall` tells the time of
+    day, for people.
 
     A background task that dies takes the whole with it: a proxy that no longer probes must not look
     alive.
     """
-    app = App(config, clock=clock, log=log)
+    app = App(config, clock=clock, wall=wall, log=log, load=load)
     async with AsyncExitStack() as ends:
-        server = await _listen(app)
-        ends.push_async_callback(server.wait_closed)
+        await _listen(app)
         admin = app.admin()
         ends.push_async_callback(admin.close)
-        ends.callback(_close, app, server)
+        ends.callback(_close, app)
         await _start(app, admin)
-        ends.push_async_callback(_end, _background(app))
+        app.start()
+        ends.push_async_callback(_end, app)
         yield app
         app.ending = True
     if app.failure is not None:
         raise app.failure
 
 
-async def serve(config: Config, log: BufferedLog) -> int:
-    """Serve until a signal says stop; the exit code. What ends it early is said in the log."""
-    try:
-        async with running(config, log=log) as app:
-            call_on_signals(app.stop)
-            _announce(app)
-            # What is there now is there to stay; the collector need not look at it again.
-            gc.collect()
-            gc.freeze()
-            gc.set_threshold(20_000, 50, 100)
-            return await app.until_stopped()
-    except SpecswitchError as error:
-        _log.critical("ended: %s", error)
-        return 1
-
-
-def call_on_signals(call: Callable[[], object]) -> None:
-    """SIGTERM and SIGINT call `call`, from now until the loop ends."""
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, call)
-
-
 def _unfinished(count: int) -> str:
     return "1 unfinished answer" if count == 1 else f"{count} unfinished answers"
 
 
-def _announce(app: App) -> None:
-    upstreams = app.config.upstreams
-    _log.info("specswitch %s serves at %s, admin at %s", __version__, app.url, app.admin_url)
-    _log.info("spec is %s, base is %s", upstreams.spec.url, upstreams.base.url)
-    if not app.config.policy.crossover:
-        _log.warning(
-            "policy.crossover is not set: nothing says when speculation pays, so all goes to base"
-        )
-
-
-async def _listen(app: App) -> asyncio.Server:
+async def _listen(app: App) -> None:
     listen = app.config.listen
     try:
-        server = await asyncio.get_running_loop().create_server(
-            lambda: ClientConnection(app.front), listen.host, listen.port, backlog=_BACKLOG
-        )
+        await app.listener.listen(listen.host, listen.port)
     except OSError as error:
         # The loop's own words repeat the address, and end with what is wrong with it.
         why = (error.strerror or str(error)).rpartition(": ")[2].lower()
         raise SpecswitchError(
             f"cannot listen on {listen.host} port {listen.port}: {why}"
         ) from error
-    app.port = server.sockets[0].getsockname()[1]
-    return server
+    app.port = app.listener.port
 
 
-def _close(app: App, server: asyncio.Server) -> None:
+def _close(app: App) -> None:
     """Take nothing more, and let go of everybody; who was still being answered is cut."""
     app.ending = True
-    server.close()
+    app.listener.close()
+    app.dispatcher.stop()
     for client in tuple(app.front.connections):
         client.close()
-    for pool in app.pools.values():
+    for pool in app.pools:
         pool.close()
 
 
-async def _end(tasks: list[asyncio.Task[None]]) -> None:
+async def _end(app: App) -> None:
+    tasks = tuple(app.tasks)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -308,21 +394,3 @@ async def _start(app: App, admin: AdminServer) -> None:
         raise SpecswitchError(f"cannot open the admin listener: {why}") from error
     task.add_done_callback(app.background_ended)
     app.admin_port = admin.port
-
-
-def _background(app: App) -> list[asyncio.Task[None]]:
-    """Start what runs beside the requests."""
-    loop = asyncio.get_running_loop()
-    tasks = [
-        loop.create_task(prober.run(), name=f"the prober of {name}")
-        for name, prober in app.probers.items()
-    ]
-    tasks.append(loop.create_task(app.tick(), name="the ticker"))
-    for task in tasks:
-        task.add_done_callback(app.background_ended)
-    return tasks
-
-
-def _wall() -> datetime:
-    """The time of day: for people, never for durations."""
-    return datetime.now(UTC)

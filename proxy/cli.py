@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -113,19 +114,20 @@ def serve(file: Path | None, *, check: bool, as_json: bool, **flags: object) -> 
     if file is None and DEFAULT_FILE.exists():
         file = DEFAULT_FILE
     overrides = {_PATHS[name]: value for name, value in flags.items() if value is not None}
+    read = partial(load, file=file, env=dict(os.environ), overrides=overrides)
     try:
-        config = load(file=file, env=os.environ, overrides=overrides)
+        config = read()
     except ConfigError as error:
         _tell(error, as_json=as_json)
         sys.exit(2)
     if check:
         click.echo('{"errors": []}' if as_json else "the configuration is good")
         return
-    from proxy import app  # noqa: PLC0415 - nor a check for FastAPI
+    from proxy import process  # noqa: PLC0415 - nor a check for FastAPI
     from proxy.control.log import LogFormat, logging_to  # noqa: PLC0415 - the same
 
     with logging_to(2, form=LogFormat(config.log.format), level=config.log.level) as log:
-        code = _run(app.serve(config, log))
+        code = _run(process.serve(config, log, read))
     sys.exit(code)
 
 

@@ -8,11 +8,12 @@ from contextlib import asynccontextmanager
 import click
 from rich.console import Console
 
-from proxy.app import App, call_on_signals, running
+from proxy.app import App, running
 from proxy.config import load
 from proxy.control.log import LogFormat, logging_to
 from proxy.core.words import UpstreamName
 from proxy.errors import ConfigError, SpecswitchError
+from proxy.process import call_on_signals
 from proxy.sim.options import PairOptions
 from proxy.sim.physics import PROFILES, Profile, crossover, output_rate
 from proxy.sim.server import SimulatedPair

@@ -20,6 +20,8 @@
     │     ├─ UpstreamReset      502 upstream_reset
     │     └─ UpstreamTimeout    504 upstream_timeout
     └─ EngineError              the control plane could not read a server
+       ├─ EngineSilentError     it did not answer in time
+       └─ EngineUnaskedError    we could not ask: our own file descriptors had run out
 
 A refusal is a value first: the data plane turns it into an answer and never raises it across a
 callback. Nothing here holds a body, a header or a key.
@@ -43,6 +45,14 @@ class ConfigError(SpecswitchError):
 
 class EngineError(SpecswitchError):
     """A server did not answer, or not with what SGLang answers; the message says which."""
+
+
+class EngineSilentError(EngineError):
+    """A server that did not answer in time, and may be busy."""
+
+
+class EngineUnaskedError(EngineError):
+    """A server that could not be asked, since our own file descriptors had run out."""
 
 
 class Refusal(SpecswitchError):  # noqa: N818 - an answer first; most are nobody's error

@@ -4,15 +4,21 @@ Pure functions; `app` calls them. Only the roots know the configuration, so that
 can be built in a test from a few values.
 """
 
-from proxy.config import Config, Upstream
+from collections.abc import Iterable
+from functools import reduce
+
+from proxy.config import Config, Upstream, describe
+from proxy.config.addresses import Url
 from proxy.control.prober import ProbeRules
-from proxy.core.dispatch import Settings
+from proxy.core.cors import Cors
 from proxy.core.eligibility import Rule, Rules, Verdict
 from proxy.core.health import HealthRules
 from proxy.core.keys import Keyring
 from proxy.core.modes import Thresholds
+from proxy.core.places import Settings
 from proxy.core.words import UpstreamName
 from proxy.data.settings import Limits, Timeouts
+from proxy.errors import ConfigError
 
 _BOUNDS = frozenset({Rule.SHORT_OUTPUT_TOKENS, Rule.MAX_SPEC_PROMPT_TOKENS})
 """Rules that are numbers; all others are verdicts."""
@@ -40,6 +46,7 @@ def settings_of(config: Config) -> Settings:
             fall=health.fall,
             rise=health.rise,
             passive_failures=health.passive_failures,
+            stalled=health.stalled,
             ejection=health.ejection,
         ),
         rules=_rules_of(config),
@@ -92,6 +99,11 @@ def timeouts_of(config: Config) -> Timeouts:
     )
 
 
+def cors_of(config: Config) -> Cors:
+    """Whose web pages may read answers."""
+    return Cors(frozenset(origin.encode() for origin in config.listen.cors_origins))
+
+
 def keyring_of(config: Config) -> Keyring:
     """The clients' keys."""
     return Keyring({name: key.get_secret_value() for name, key in config.auth.api_keys.items()})
@@ -116,13 +128,34 @@ def probes_of(config: Config) -> ProbeRules:
     return ProbeRules(path=health.path, interval=health.interval, timeout=health.timeout)
 
 
+def changes(old: Config, new: Config) -> tuple[str, ...]:
+    """The keys whose values differ, as dotted paths in the order of the sections."""
+    paths = (setting.path for setting in describe())
+    return tuple(path for path in paths if _value(old, path) != _value(new, path))
+
+
+def _value(config: Config, path: str) -> object:
+    return reduce(getattr, path.split("."), config)
+
+
+def refuse_listeners(changed: Iterable[str]) -> None:
+    """Raise ConfigError if a listener is among what has `changed`: those are opened once."""
+    findings = [
+        (path, "cannot be changed by a reload; restart for it")
+        for path in changed
+        if path.startswith("listen.")
+    ]
+    if findings:
+        raise ConfigError(findings)
+
+
 def known_hosts_of(config: Config) -> tuple[str, ...]:
     """Names under which the admin listener may be called."""
     return (config.listen.admin_host, *config.listen.admin_hosts)
 
 
-def address(host: str, port: int) -> str:
+def address(host: str, port: int, *, secure: bool = False) -> str:
     """Where a listener on `host` can be reached from this machine."""
     # Each wildcard is its own family's: a listener on `::` takes no IPv4 connection.
     reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - told apart only
-    return f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"
+    return str(Url(secure, reachable, port))

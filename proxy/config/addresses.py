@@ -103,3 +103,27 @@ def url(value: object) -> Url:
     secure = parts.scheme == "https"
     bracketed = parts.netloc.startswith("[")
     return Url(secure, host(f"[{name}]" if bracketed else name), port or (443 if secure else 80))
+
+
+_ORIGIN = pattern(r"([A-Za-z][A-Za-z0-9+.-]*)://([!-~]+)")
+_PORTS: Final = {"http": 80, "https": 443}
+
+
+def origin(text: str) -> str:
+    """`text` as a browser writes an origin: in lower case, without the scheme's own port."""
+    match = _ORIGIN.fullmatch(text)
+    if match is None or set("/?#@") & set(match[2]):
+        raise ValueError(
+            'must be an origin such as "https://chat.example": scheme, host, and port if any'
+        )
+    scheme = match[1].lower()
+    try:
+        parts = urlsplit(f"{scheme}://{match[2]}")
+        name, port = parts.hostname, parts.port
+    except ValueError:
+        raise ValueError(_NO_ADDRESS) from None
+    if not name or port == 0 or parts.netloc.endswith(":"):
+        raise ValueError(_NO_ADDRESS)
+    name = host(f"[{name}]" if parts.netloc.startswith("[") else name)
+    suffix = "" if port in {None, _PORTS.get(scheme)} else f":{port}"
+    return f"{scheme}://[{name}]{suffix}" if ":" in name else f"{scheme}://{name}{suffix}"

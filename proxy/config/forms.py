@@ -21,6 +21,7 @@ class Kind(StrEnum):
     CAP = "whole number or auto"
     HOST = "host"
     HOSTS = "list of hosts"
+    ORIGINS = "list of origins"
     URL = "URL"
     PATH = "URL path"
     FILE = "file"
@@ -88,7 +89,7 @@ def from_text(kind: Kind, text: str) -> object:
             return text
         case Kind.FLAG:
             return _FLAGS.get(bare.lower(), text)
-        case Kind.HOSTS:
+        case Kind.HOSTS | Kind.ORIGINS:
             return [part.strip() for part in text.split(",")] if bare else []
         case _:
             return text

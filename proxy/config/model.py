@@ -15,6 +15,7 @@ from proxy.config.values import (
     ApiKeys,
     CaFile,
     Cap,
+    CertificateFile,
     Changes,
     ControlWord,
     Count,
@@ -22,8 +23,10 @@ from proxy.config.values import (
     Flag,
     Host,
     Hosts,
+    KeyFile,
     LogFormat,
     LogLevel,
+    Origins,
     Port,
     ProbePath,
     Seconds,
@@ -34,6 +37,7 @@ from proxy.config.values import (
     Share,
     Size,
     VerdictWord,
+    pairs,
 )
 from proxy.core.words import Control
 
@@ -66,6 +70,12 @@ class Listen(Section):
     """Port of the admin listener; 0: any free one."""
     admin_hosts: Hosts = ()
     """Further names under which the admin listener may be called."""
+    tls_cert: CertificateFile = None
+    """PEM certificate chain of the endpoint, its own first; with `tls_key`: HTTPS."""
+    tls_key: KeyFile = None
+    """Its private key, PEM, without a passphrase."""
+    cors_origins: Origins = ()
+    """Origins whose web pages may call the endpoint; `["*"]`: any; empty: none."""
 
 
 class Upstream(Section):
@@ -222,8 +232,11 @@ class HealthChecks(Section):
     """Good probes in a row that bring back."""
     passive_failures: Count = 5
     """Failed requests in a row that eject."""
+    stalled: Seconds = 30.0
+    """Seconds without a sign of life, neither a byte nor a change in its load, that eject a server
+    with work in hand."""
     ejection: Seconds = 5.0
-    """Seconds of the first ejection by requests; it doubles with each in a row, up to 60."""
+    """Seconds of the first such ejection; it doubles with each in a row, up to 60."""
 
 
 class Auth(Section):
@@ -268,6 +281,7 @@ class Conflict(NamedTuple):
 def conflicts(config: Config) -> Iterator[Conflict]:
     """What is wrong across keys."""
     yield from _listeners(config)
+    yield from _certificate(config)
     yield from _servers(config)
     limits = config.limits
     if limits.max_buffered_bytes < limits.max_body_bytes:
@@ -289,6 +303,19 @@ def _listeners(config: Config) -> Iterator[Conflict]:
         yield Conflict(
             ("auth.admin_token", "listen.admin_host"),
             f"must be set, since listen.admin_host ({listen.admin_host}) is not loopback",
+        )
+
+
+def _certificate(config: Config) -> Iterator[Conflict]:
+    certificate, key = config.listen.tls_cert, config.listen.tls_key
+    paths = ("listen.tls_key", "listen.tls_cert")
+    if certificate is None and key is not None:
+        yield Conflict(paths[::-1], "must be set, since listen.tls_key is")
+    elif certificate is not None and key is None:
+        yield Conflict(paths, "must be set, since listen.tls_cert is")
+    elif certificate is not None and key is not None and not pairs(certificate, key):
+        yield Conflict(
+            paths, "must be the private key of listen.tls_cert, in PEM and without a passphrase"
         )
 
 

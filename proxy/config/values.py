@@ -20,7 +20,7 @@ from pydantic import (
     SecretStr,
 )
 
-from proxy.config.addresses import Url, host, url
+from proxy.config.addresses import Url, host, origin, url
 from proxy.config.forms import Kind, form, shown, size_from_text
 from proxy.core.words import Control
 
@@ -51,8 +51,10 @@ _URL_PATH = pattern(r"/[!\"$-~]*")
 def _probe_path(text: str) -> str:
     if not _URL_PATH.fullmatch(text):
         raise ValueError(f'must be a path such as "/ready", is {shown(text)}')
-    if text.partition("?")[0].rstrip("/") == "/health_generate":
-        raise ValueError("must not be /health_generate: a probe never generates tokens")
+    if text.partition("?")[0].rstrip("/") in {"/health", "/health_generate"}:
+        raise ValueError(
+            "must not be one at which SGLang generates a token: /health, /health_generate"
+        )
     return text
 
 
@@ -66,6 +68,40 @@ def _ca_file(value: object) -> Path | None:
     except (OSError, ValueError):  # SSLError is an OSError; a NUL in the name is a ValueError
         raise ValueError("must be a file of PEM certificates that can be read") from None
     return Path(value)
+
+
+def _key_file(value: object) -> Path | None:
+    """Whether it is the right one is seen where its certificate is known, see `pairs`."""
+    if not isinstance(value, str):
+        raise ValueError(f"must be text, is {form(value)}")  # noqa: TRY004 - pydantic collects these
+    if not value:
+        return None
+    try:
+        Path(value).read_bytes()
+    except (OSError, ValueError):  # a NUL in the name is a ValueError
+        raise ValueError("must be a file that can be read") from None
+    return Path(value)
+
+
+def pairs(certificate: Path, key: Path) -> bool:
+    """Whether `key` holds the certificate's private key, and is not encrypted."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        # Without a word of ours, OpenSSL would ask for a passphrase on the terminal, and wait.
+        context.load_cert_chain(certificate, key, password=lambda: "")
+    except (OSError, ValueError):  # SSLError is an OSError
+        return False
+    return True
+
+
+def _origin(text: str) -> str:
+    return text if text == "*" else origin(text)
+
+
+def _any_or_some(origins: tuple[str, ...]) -> tuple[str, ...]:
+    if "*" in origins and len(origins) > 1:
+        raise ValueError('must be ["*"], which is any origin, or a list without "*"')
+    return origins
 
 
 _KEY = pattern(r"[!-~]+")
@@ -150,6 +186,12 @@ Hosts = Annotated[tuple[Host, ...], Field(strict=False), Kind.HOSTS]
 ServerUrl = Annotated[Url, PlainValidator(url), PlainSerializer(str), Kind.URL]
 ProbePath = Annotated[str, AfterValidator(_probe_path), Kind.PATH]
 CaFile = Annotated[Path | None, PlainValidator(_ca_file), Kind.FILE]
+CertificateFile = CaFile
+KeyFile = Annotated[Path | None, PlainValidator(_key_file), Kind.FILE]
+_Origin = Annotated[str, AfterValidator(_origin)]
+Origins = Annotated[
+    tuple[_Origin, ...], Field(strict=False), AfterValidator(_any_or_some), Kind.ORIGINS
+]
 
 Secret = Annotated[SecretStr, AfterValidator(_key_or_none), Kind.SECRET]
 _KeyName = Annotated[str, AfterValidator(_key_name)]

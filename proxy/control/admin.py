@@ -8,11 +8,12 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
 import uvicorn
 from fastapi import FastAPI, Request, Response, Security
 from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
 from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
@@ -20,6 +21,7 @@ from starlette.types import ASGIApp
 
 from proxy.control.guard import MAX_BODY_BYTES, FaultBody, Guard, fault
 from proxy.control.metrics import Metrics
+from proxy.control.patience import Connection
 from proxy.control.state import Pair, State, Status
 from proxy.core.words import AdminState, Control, UpstreamName
 from proxy.errors import ConfigError
@@ -50,13 +52,43 @@ class AdminStateChange(BaseModel):
     admin_state: AdminState
 
 
+class Reloaded(BaseModel):
+    """The configuration was read again, and holds."""
+
+    changed: list[str]
+    """The keys whose values are others now."""
+
+
+class Finding(BaseModel):
+    """What is wrong with a configuration."""
+
+    path: str
+    """The key, or the file."""
+    message: str
+
+
+class Rejected(BaseModel):
+    """Why a configuration was refused; nothing has changed."""
+
+    errors: list[Finding]
+
+
+Reload = Callable[[], Awaitable[Sequence[str]]]
+"""Reads the configuration again; the keys that changed, or ConfigError."""
+
+
 def build_admin(
-    pair: Pair, metrics: Metrics, *, token: str | None, known_hosts: Iterable[str]
+    pair: Pair,
+    metrics: Metrics,
+    *,
+    reload: Reload,
+    token: Callable[[], str | None],
+    known_hosts: Iterable[str],
 ) -> ASGIApp:
     """The admin application.
 
     `known_hosts` are `listen.admin_host` and `listen.admin_hosts`; IP literals and localhost are
-    known anyway. `token` None asks for none.
+    known anyway. `token` gives the one that changes need now, None for none.
     """
     app = FastAPI(
         title="specswitch",
@@ -70,7 +102,7 @@ def build_admin(
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     _add_reads(app, pair, metrics)
-    _add_changes(app, pair)
+    _add_changes(app, pair, reload)
     app.add_exception_handler(HTTPException, _http_fault)
     app.add_exception_handler(RequestValidationError, _validation_fault)
     app.add_exception_handler(Exception, _unforeseen_fault)
@@ -105,7 +137,7 @@ def _add_reads(app: FastAPI, pair: Pair, metrics: Metrics) -> None:
         return pair.state()
 
 
-def _add_changes(app: FastAPI, pair: Pair) -> None:
+def _add_changes(app: FastAPI, pair: Pair, reload: Reload) -> None:
     token = [Security(HTTPBearer(auto_error=False))]  # for the documentation; the guard asks
     refusals: dict[int | str, dict[str, object]] = {
         code: {"model": FaultBody} for code in (401, 403, 415, 422)
@@ -115,8 +147,7 @@ def _add_changes(app: FastAPI, pair: Pair) -> None:
     async def control(change: ControlChange, request: Request) -> State:
         """Override the mode until told otherwise or restarted."""
         by = "admin" if request.client is None else f"admin ({request.client.host})"
-        pair.control_set_at = pair.wall()
-        pair.dispatcher.set_control(change.control, by=by, now=pair.clock())
+        pair.set_control(change.control, by=by)
         return pair.state()
 
     @app.put("/admin/upstreams/{name}", dependencies=token, responses=refusals)
@@ -124,6 +155,17 @@ def _add_changes(app: FastAPI, pair: Pair) -> None:
         """Take an upstream out (drain; maint also stops its probes), or put it back."""
         pair.dispatcher.set_admin_state(name, change.admin_state, pair.clock())
         return pair.state()
+
+    unusable: dict[int | str, dict[str, object]] = {**refusals, 422: {"model": Rejected}}
+
+    @app.post("/admin/reload", dependencies=token, responses=unusable, response_model=Reloaded)
+    async def reload_configuration() -> Reloaded | Response:
+        """Read the configuration again: all of it holds from now on, or nothing has changed."""
+        try:
+            return Reloaded(changed=list(await reload()))
+        except ConfigError as error:
+            found = [Finding(path=path, message=message) for path, message in error.findings]
+            return JSONResponse(Rejected(errors=found).model_dump(), status_code=422)
 
 
 async def _http_fault(request: Request, error: Exception) -> Response:
@@ -165,6 +207,7 @@ class AdminServer:
         """The port that is listened on; after `start` never 0."""
         config = uvicorn.Config(
             app,
+            http=Connection,
             lifespan="off",
             ws="none",
             interface="asgi3",

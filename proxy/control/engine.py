@@ -6,6 +6,7 @@ server's known answers is an EngineError, with the server's address and without 
 are SGLang 0.5.23's, older ones where they are known to differ.
 """
 
+import errno
 import json
 import ssl
 from collections.abc import Iterator, Mapping
@@ -17,7 +18,7 @@ from pathlib import Path
 import httpx2
 
 from proxy.core.identity import Identity
-from proxy.errors import EngineError
+from proxy.errors import EngineError, EngineSilentError, EngineUnaskedError
 
 MAX_ANSWER_BYTES = 16 * 2**20
 """/server_info has 37 kB, and 20 kB more per data-parallel rank: room for hundreds of ranks."""
@@ -161,7 +162,8 @@ async def check_ready(client: httpx2.AsyncClient, path: str) -> None:
         path = "/v1/models"
         answer = await _get(client, path)
     if not 200 <= answer.status < 300:  # noqa: PLR2004 - RFC 9110 section 15.3
-        raise EngineError(f"{_place(client)}{path} answers {answer.status}{_hint(answer.status)}")
+        where = f"{_place(client)}{_bare(path)}"
+        raise EngineError(f"{where} answers {answer.status}{_hint(answer.status)}")
 
 
 async def read_identity(client: httpx2.AsyncClient) -> Identity:
@@ -284,7 +286,7 @@ def _object(body: bytes, where: str) -> _Fields:
 
 
 async def _get(client: httpx2.AsyncClient, path: str) -> _Answer:
-    where = f"{_place(client)}{path}"
+    where = f"{_place(client)}{_bare(path)}"
     with _translated(where):
         async with client.stream("GET", path) as response:
             body = bytearray()
@@ -300,15 +302,36 @@ def _translated(where: str) -> Iterator[None]:
     """The one place where the client library's exceptions become ours."""
     try:
         yield
+    except httpx2.ConnectTimeout as exc:
+        raise EngineError(f"{where} could not be connected to in time") from exc
     except httpx2.TimeoutException as exc:
-        raise EngineError(f"{where} did not answer in time ({type(exc).__name__})") from exc
+        raise EngineSilentError(f"{where} did not answer in time ({type(exc).__name__})") from exc
+    except (httpx2.RemoteProtocolError, httpx2.DecodingError) as exc:
+        # The library quotes what came, which may be anything: also our own key, sent back.
+        raise EngineError(f"{where} could not be read ({type(exc).__name__})") from None
     except (httpx2.HTTPError, httpx2.InvalidURL) as exc:
+        if _ran_out(exc):
+            raise EngineUnaskedError(f"{where} was not asked: no file descriptor is free") from exc
         raise EngineError(f"{where} could not be read ({type(exc).__name__}: {exc})") from exc
+
+
+def _ran_out(error: BaseException | None) -> bool:
+    """Whether file descriptors had run out, in what led to `error`."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _place(client: httpx2.AsyncClient) -> str:
     """The server's address as it may be shown: without user information."""
     return str(client.base_url.copy_with(username=None, password=None)).rstrip("/")
+
+
+def _bare(path: str) -> str:
+    """Without a query, which may hold a key."""
+    return path.partition("?")[0]
 
 
 def _hint(status: int) -> str:

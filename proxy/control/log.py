@@ -58,6 +58,16 @@ class BufferedLog(logging.Handler):
         self._thread = Thread(target=self._write_lines, name="log", daemon=True)
         self._thread.start()
 
+    def set_to(self, form: LogFormat, level: str) -> None:
+        """Write lines of this form from now on, and our own from `level` up.
+
+        Libraries may only warn: the HTTP client would otherwise tell of every probe.
+        """
+        self._line = json_line if _is_json(form, self._fd) else text_line
+        chosen = logging.getLevelNamesMapping()[level.upper()]
+        logging.getLogger().setLevel(max(logging.WARNING, chosen))
+        logging.getLogger("proxy").setLevel(chosen)
+
     @property
     def dropped(self) -> int:
         """Lines that were not written since the start."""
@@ -99,19 +109,12 @@ class BufferedLog(logging.Handler):
 def logging_to(
     fd: int, *, form: LogFormat = LogFormat.AUTO, level: str = "info"
 ) -> Iterator[BufferedLog]:
-    """Send the log of this process to `fd` while the block runs.
-
-    `level` is for our own lines. Libraries may only warn: the HTTP client would otherwise tell of
-    every probe.
-    """
+    """Send the log of this process to `fd` while the block runs."""
     root, own = logging.getLogger(), logging.getLogger("proxy")
     levels = root.level, own.level
-    chosen = logging.getLevelNamesMapping()[level.upper()]
-    as_json = form is LogFormat.JSON or (form is LogFormat.AUTO and not os.isatty(fd))
-    log = BufferedLog(fd, as_json=as_json)
+    log = BufferedLog(fd, as_json=_is_json(form, fd))
+    log.set_to(form, level)
     root.addHandler(log)
-    root.setLevel(max(logging.WARNING, chosen))
-    own.setLevel(chosen)
     try:
         yield log
     finally:
@@ -119,6 +122,10 @@ def logging_to(
         root.setLevel(levels[0])
         own.setLevel(levels[1])
         log.close()
+
+
+def _is_json(form: LogFormat, fd: int) -> bool:
+    return form is LogFormat.JSON or (form is LogFormat.AUTO and not os.isatty(fd))
 
 
 def json_line(record: logging.LogRecord) -> str:

@@ -17,6 +17,7 @@ from prometheus_client import (
     Histogram,
     disable_created_metrics,
     generate_latest,
+    values,
 )
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -68,7 +69,7 @@ class Sources:
     """Requests started and not ended."""
     connections: Callable[[UpstreamName], tuple[int, int]]
     """How many an upstream has with a request on them, and how many without."""
-    findings: Mapping[UpstreamName, Findings]
+    findings: Callable[[], Mapping[UpstreamName, Findings]]
     dropped_lines: Callable[[], int]
 
 
@@ -91,6 +92,9 @@ class Metrics:
     def __init__(self, version: str) -> None:
         # A process-wide switch of the library; nobody else uses it. `_created` doubles the series.
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the library has no type here
+        # PROMETHEUS_MULTIPROC_DIR, which SGLang sets for itself, would have our numbers written
+        # to its folder.
+        values.ValueClass = values.MutexValue
         self._registry = CollectorRegistry()
         self._version = version
         self._bind_requests()
@@ -140,6 +144,10 @@ class Metrics:
         del detail
         if health is Health.EJECTED and cause is not None:
             self._ejections[upstream, cause].inc()
+
+    def reloaded(self, *, ok: bool) -> None:
+        """The configuration was read again, or refused."""
+        self._reloads["ok" if ok else "rejected"].inc()
 
     def lagged(self, seconds: float) -> None:
         """The event loop came back this much later than it was asked to."""
@@ -219,6 +227,8 @@ class Metrics:
             for name in UpstreamName
             for reason in REASONS
         }
+        reloads = self._counter("config_reloads", "Configurations read again.", "result")
+        self._reloads = {result: reloads.labels(result) for result in ("ok", "rejected")}
         switches = self._counter("mode_switches", "Changes of mode.", "to", "reason")
         self._switches = {
             (name, reason): switches.labels(name, reason)
@@ -343,7 +353,7 @@ class _Gauges:
     def _engines(self, now: float) -> Iterator[Metric]:
         readings = {
             name: findings.reading
-            for name, findings in self._sources.findings.items()
+            for name, findings in self._sources.findings().items()
             if findings.reading is not None
         }
         loads = {name: reading.load for name, reading in readings.items() if reading.fresh(now)}

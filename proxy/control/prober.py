@@ -16,7 +16,7 @@ from proxy.control.engine import Findings, Reading, check_ready, read_identity, 
 from proxy.core.dispatch import Dispatcher
 from proxy.core.identity import Identity
 from proxy.core.words import AdminState, Health, UpstreamName
-from proxy.errors import EngineError
+from proxy.errors import EngineError, EngineSilentError, EngineUnaskedError
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -57,6 +57,11 @@ class Prober:
         self._warned = False
         """Whether it has been said that this server does not say what it is."""
 
+    def set_to(self, rules: ProbeRules) -> None:
+        """Go by `rules` from the next probe on."""
+        self._rules = rules
+        self._client.timeout = httpx2.Timeout(rules.timeout)
+
     async def run(self) -> None:
         """Probe for ever, every `interval`, counted from start to start; the first at once."""
         async with self._client:
@@ -80,19 +85,22 @@ class Prober:
 
     async def _probe(self) -> None:
         identity = None
+        asked_at = self._clock()
         try:
             await self._in_time(check_ready(self._client, self._rules.path))
             if self._dispatcher.wants_identity(self.name):
                 identity = await self._in_time(read_identity(self._client))
+        except EngineUnaskedError as exc:
+            self._note(str(exc))  # says nothing of the server
+            return
         except EngineError as exc:
-            self._failed(str(exc))
+            silent = isinstance(exc, EngineSilentError)
+            self._failed(str(exc), unanswered_since=asked_at if silent else None)
             return
         self.findings.fault = None
         if identity is not None:
             self._warn_of(identity)
-        self._dispatcher.probed(
-            self.name, good=True, identity=identity, detail="", now=self._clock()
-        )
+        self._dispatcher.probe_succeeded(self.name, identity, self._clock())
 
     async def _read_load(self) -> None:
         try:
@@ -101,8 +109,10 @@ class Prober:
             # The last reading stays and goes stale; health is not judged by it.
             _log.debug("no load of %s: %s", self.name, exc)
             return
-        stale_after = _MISSED_READINGS * self._rules.interval
-        self.findings.reading = Reading(load, self._clock(), stale_after)
+        now = self._clock()
+        self.findings.reading = Reading(load, now, _MISSED_READINGS * self._rules.interval)
+        if load.timestamp is not None:
+            self._dispatcher.load_read(self.name, load.timestamp, now)
 
     async def _in_time(self, answer: Awaitable[T]) -> T:
         timeout = self._rules.timeout
@@ -110,17 +120,22 @@ class Prober:
             async with asyncio.timeout(timeout):
                 return await answer
         except TimeoutError as exc:
-            raise EngineError(f"{self.name} did not answer its probe within {timeout:g} s") from exc
+            raise EngineSilentError(
+                f"{self.name} did not answer its probe within {timeout:g} s"
+            ) from exc
 
-    def _failed(self, detail: str) -> None:
+    def _failed(self, detail: str, *, unanswered_since: float | None = None) -> None:
+        self._note(detail)
+        self._dispatcher.probe_failed(
+            self.name, detail, self._clock(), unanswered_since=unanswered_since
+        )
+
+    def _note(self, detail: str) -> None:
         # Said once for each new fault: a server that never was there is ejected by no probe, and
         # one that stays away need not fill the log.
         if detail != self.findings.fault:
             _log.warning("probe of %s failed: %s", self.name, detail)
         self.findings.fault = detail
-        self._dispatcher.probed(
-            self.name, good=False, identity=None, detail=detail, now=self._clock()
-        )
 
     def _warn_of(self, identity: Identity) -> None:
         if not identity.known and not self._warned:

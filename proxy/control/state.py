@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
@@ -10,6 +11,7 @@ from pydantic import BaseModel
 
 from proxy.control.engine import Findings
 from proxy.core.dispatch import Dispatcher
+from proxy.core.places import Settings
 from proxy.core.words import (
     AdminState,
     Control,
@@ -21,6 +23,10 @@ from proxy.core.words import (
 
 Number = float | Literal["Infinity"] | None
 """JSON has no infinity, and null is taken: it says that a number is unknown."""
+
+
+CONFIGURED = "configuration"
+"""Who has set the control, where no operator has."""
 
 
 class Status(BaseModel):
@@ -94,10 +100,17 @@ class State(BaseModel):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What is known of an upstream beside the pair's own picture."""
+
+    url: str
+    findings: Findings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """What does not change while this process runs."""
 
-    urls: Mapping[UpstreamName, str]
     version: str
     started: datetime
     """The time of day, with its zone."""
@@ -110,17 +123,33 @@ class Pair:
         self,
         dispatcher: Dispatcher,
         facts: Facts,
-        findings: Mapping[UpstreamName, Findings],
+        known: Callable[[], Mapping[UpstreamName, Known]],
         *,
         clock: Callable[[], float],
         wall: Callable[[], datetime],
     ) -> None:
         self.dispatcher = dispatcher
         self.facts = facts
-        self.findings = findings
+        self.known = known
         self.clock = clock
         self.wall = wall
         self.control_set_at = facts.started
+
+    def set_control(self, control: Control, *, by: str) -> None:
+        """The operator, or the configuration, says `control`."""
+        self.control_set_at = self.wall()
+        self.dispatcher.set_control(control, by=by, now=self.clock())
+
+    def apply(
+        self, settings: Settings, *, renewed: AbstractSet[UpstreamName], control: Control
+    ) -> None:
+        """Go by another configuration; its `control` counts where no operator has spoken."""
+        dispatcher = self.dispatcher
+        if dispatcher.control_set_by != CONFIGURED:
+            control = dispatcher.control
+        elif control is not dispatcher.control:
+            self.control_set_at = self.wall()
+        dispatcher.apply(settings, renewed=renewed, control=control, now=self.clock())
 
     def status(self) -> Status:
         """Whether we can serve."""
@@ -158,11 +187,12 @@ class Pair:
         )
 
     def _upstream(self, name: UpstreamName, now: float) -> UpstreamState:
-        upstream, findings = self.dispatcher.upstream(name), self.findings[name]
+        upstream, known = self.dispatcher.upstream(name), self.known()[name]
+        findings = known.findings
         reading = findings.reading
         load = reading.load if reading is not None and reading.fresh(now) else None
         return UpstreamState(
-            url=self.facts.urls[name],
+            url=known.url,
             admin_state=upstream.admin_state,
             health=upstream.health.state,
             cause=upstream.health.cause,

@@ -6,17 +6,22 @@ controller, the waiting room and the operator's word; it knows nothing of socket
 """
 
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
-from enum import Enum, auto
 from math import inf
-from typing import NamedTuple, Protocol, TypeGuard
+from typing import TypeGuard
 
-from proxy.core.eligibility import Rules, Verdict
-from proxy.core.health import HealthRules
+from proxy.core.eligibility import Verdict
 from proxy.core.identity import Identity, mismatches
 from proxy.core.inflight import InFlight, Lease
-from proxy.core.modes import Controller, Switch, Thresholds
+from proxy.core.modes import Controller, Switch
 from proxy.core.observer import Observer
+from proxy.core.places import Evidence, Place, Settings, Ticket, Waiter
+from proxy.core.refusals import (
+    base_unusable,
+    nobody_usable,
+    room_full,
+    too_heavy,
+    waited_too_long,
+)
 from proxy.core.route import Decision, Need, Never, Pair, Reason, Wait, Why, decide, has_room
 from proxy.core.upstream import Upstream
 from proxy.core.waiting import WaitingRoom
@@ -28,74 +33,10 @@ from proxy.core.words import (
     SwitchReason,
     UpstreamName,
 )
-from proxy.errors import Draining, Ineligible, NoUpstream, Overloaded, QueueTimeout, Refusal
+from proxy.errors import Draining, Refusal
 
 SPEC = UpstreamName.SPEC
 BASE = UpstreamName.BASE
-
-RETRY_AFTER_BUSY = 1
-"""Seconds: a place comes free with the next request that ends."""
-RETRY_AFTER_DOWN = 5
-"""Seconds: about what an engine needs to be seen as back."""
-
-
-class Evidence(Enum):
-    """What the end of a request says about its upstream."""
-
-    GOOD = auto()
-    BAD = auto()
-    NONE = auto()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What the pair is set to; sequences and seconds."""
-
-    thresholds: Thresholds
-    health: HealthRules
-    rules: Rules
-    spec_cap: int | None
-    """Sequences; 0 for no cap, None for what the server reports."""
-    base_cap: int | None
-    max_in_flight: int
-    queue_size: int
-    queue_timeout: float
-    wait_for_upstream: float
-
-
-class Place(NamedTuple):
-    """A place at an upstream, counted."""
-
-    upstream: UpstreamName
-    reason: str
-    mode: UpstreamName
-    lease: Lease
-
-
-class Waiter(Protocol):
-    """Who waits for a place; is told once."""
-
-    def placed(self, place: Place) -> None:
-        """Here is your place; it is held for you from now on."""
-
-    def refused(self, refusal: Refusal) -> None:
-        """There will be none."""
-
-
-class Ticket:
-    """A stand in the waiting room; `arrived` is the one stamp that counts."""
-
-    __slots__ = ("arrived", "need", "waiter")
-
-    def __init__(self, need: Need, waiter: Waiter, arrived: float) -> None:
-        self.need = need
-        self.waiter = waiter
-        self.arrived = arrived
-
-    @property
-    def want(self) -> Need:
-        """What any place would suit alike."""
-        return self.need
 
 
 class Dispatcher:
@@ -127,10 +68,15 @@ class Dispatcher:
         request of very many sequences would hold up all others.
         """
         self._offering = False
+        self._stopped = False
 
     def upstream(self, name: UpstreamName) -> Upstream:
         """The upstream called `name`."""
         return self.spec if name is SPEC else self.base
+
+    @property
+    def _both(self) -> tuple[Upstream, Upstream]:
+        return self.spec, self.base
 
     @property
     def usable(self) -> bool:
@@ -155,7 +101,7 @@ class Dispatcher:
             self._step(need.weight, now)
         choice = self._choose(need)
         if isinstance(choice, Never):
-            return self._ineligible(need)
+            return base_unusable(need, self._both)
         # Who arrives while places are given out is asked in its turn.
         if not self._offering and _is_open(choice, need, self._awaited):
             return self._place(need, choice, now)
@@ -192,6 +138,25 @@ class Dispatcher:
         self._after_change(now)
         return taken
 
+    def wait_for_other(
+        self, place: Place, need: Need, waiter: Waiter, arrived: float
+    ) -> Ticket | None:
+        """A stand in front, for a place at the other upstream, once `retry` has given none.
+
+        For what could not be connected to: nothing was sent, so it is not lost while the other one
+        serves. Ahead of all who wait, since it had its turn before them. None if it may not wait.
+        `place` stays; the caller gives it back when it has taken note.
+        """
+        other = self.upstream(place.upstream.other)
+        only_base = need.eligibility.verdict is Verdict.BASE
+        may = need.weight > 0 and other.in_service and not (other is self.spec and only_base)
+        if not may or self.room.full or self.settings.queue_timeout <= 0:
+            return None
+        ticket = Ticket(need._replace(avoid=place.upstream), waiter, arrived)
+        self.room.enter(ticket, again=True)
+        self._awaited.add(other.name)
+        return ticket
+
     def end(self, lease: Lease, evidence: Evidence, now: float) -> None:
         """A request is over: give its place back, learn from it, and give the place to another."""
         self.in_flight.give_back(lease, now)
@@ -207,10 +172,14 @@ class Dispatcher:
     # Time and the operator ---------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Let time pass: ejections end, patience runs out, the average falls."""
-        for upstream in (self.spec, self.base):
+        """Let time pass: ejections end, patience runs out, silence grows, the average falls."""
+        for upstream in self._both:
             if upstream.health.advance(now):
+                upstream.work.forgive(now)
                 self._tell(upstream, "its ejection is over; one request may try it")
+            silence = upstream.work.silence(now)
+            if upstream.health.silent(silence, now):
+                self._tell(upstream, f"it has work and showed no sign of life for {silence:.0f} s")
         self._after_change(now)
         self._expire(now)
 
@@ -226,9 +195,48 @@ class Dispatcher:
         self.upstream(name).admin_state = state
         self._after_change(now)
 
+    def apply(
+        self,
+        settings: Settings,
+        *,
+        renewed: AbstractSet[UpstreamName],
+        control: Control,
+        now: float,
+    ) -> None:
+        """Go by `settings` and `control` from now on.
+
+        The `renewed` are other servers, of which nothing is known. What is in flight, what was
+        counted and what the operator said of an upstream stay. Nobody is decided by a half of it.
+        """
+        self.settings = settings
+        self.control = control
+        self.controller.set_to(settings.thresholds, now)
+        self.room.size = settings.queue_size
+        self.spec = self._set_to(self.spec, settings.spec_cap, fresh=SPEC in renewed)
+        self.base = self._set_to(self.base, settings.base_cap, fresh=BASE in renewed)
+        self._know_adapters()
+        self._after_change(now)
+
+    def _set_to(self, upstream: Upstream, cap: int | None, *, fresh: bool) -> Upstream:
+        if fresh:
+            new = Upstream(upstream.name, self.settings.health, cap)
+            new.admin_state = upstream.admin_state
+            return new
+        upstream.health.rules = self.settings.health
+        upstream.configured_cap = cap
+        return upstream
+
     def drain(self) -> None:
         """Take nothing new; those waiting are still served."""
         self.draining = True
+
+    def stop(self) -> None:
+        """Give no more places to those waiting: all are about to be cut.
+
+        Or each that is cut would give its place to one who waits, whose request would be sent to an
+        engine only to be cut there.
+        """
+        self._stopped = True
 
     # Probes ------------------------------------------------------------------------------------
 
@@ -240,16 +248,28 @@ class Dispatcher:
         """
         return self.upstream(name).health.state is not Health.HEALTHY
 
-    def probed(
-        self, name: UpstreamName, *, good: bool, identity: Identity | None, detail: str, now: float
+    def probe_failed(
+        self, name: UpstreamName, detail: str, now: float, *, unanswered_since: float | None = None
     ) -> None:
-        """A probe of `name` ended; `identity` is what it said, where it was asked."""
+        """A probe of `name` failed.
+
+        One without an answer since `unanswered_since` says nothing if a part of a request's answer
+        has come meanwhile: an engine in long prefills leaves its probes waiting.
+        """
         upstream = self.upstream(name)
-        if not good:
-            if upstream.health.probe_failed():
-                self._tell(upstream, detail)
-            self._after_change(now)
+        if unanswered_since is not None and upstream.work.heard_at >= unanswered_since:
             return
+        if upstream.health.probe_failed():
+            self._tell(upstream, detail)
+        self._after_change(now)
+
+    def load_read(self, name: UpstreamName, stamp: float, now: float) -> None:
+        """The load of `name` was read; it wrote it at `stamp`, by its own clock."""
+        self.upstream(name).work.load_read(stamp, now)
+
+    def probe_succeeded(self, name: UpstreamName, identity: Identity | None, now: float) -> None:
+        """A probe of `name` was good; `identity` is what it said, where it was asked."""
+        upstream = self.upstream(name)
         if identity is not None:
             self._identified(upstream, identity)
         if upstream.faults and identity is not None:
@@ -267,6 +287,9 @@ class Dispatcher:
         upstream.faults = mismatches(
             upstream.name, identity, other.identity if other_stands else None
         )
+        self._know_adapters()
+
+    def _know_adapters(self) -> None:
         both = (self.spec.identity, self.base.identity)
         self.adapters = frozenset().union(*(i.adapters for i in both if i is not None))
 
@@ -288,13 +311,16 @@ class Dispatcher:
         )
 
     def _place(self, need: Need, decision: Decision, now: float) -> Place:
-        health = self.upstream(decision.upstream).health
+        upstream = self.upstream(decision.upstream)
+        health = upstream.health
         # What is no load proves nothing of generation: an engine whose scheduler is dead still
         # counts tokens.
         trial = health.state is Health.PROBATION and need.weight > 0
         if trial:
             health.trial_started()
-        lease = self.in_flight.take(decision.upstream, need.weight, trial=trial, now=now)
+        lease = self.in_flight.take(
+            decision.upstream, need.weight, upstream.work, trial=trial, now=now
+        )
         self.controller.level(self.in_flight.total, now)
         self._observer.decided(decision.upstream, decision.reason)
         return Place(decision.upstream, decision.reason, self.mode, lease)
@@ -303,29 +329,26 @@ class Dispatcher:
         if self.draining:
             return Draining("specswitch is shutting down")
         if need.weight > self.settings.max_in_flight:
-            return Overloaded(
-                f"this request counts as {need.weight} sequences, "
-                f"{self.settings.max_in_flight} are allowed at a time"
-            )
+            return too_heavy(need, self.settings)
         return None
 
     def _refuse_to_wait(self, need: Need, why: Why, now: float) -> Refusal | None:
         settings = self.settings
         patience = settings.wait_for_upstream
         if why is Why.NO_UPSTREAM and now - self._none_since >= patience:
-            return self._no_upstream()
+            return nobody_usable(self._both, self.settings)
         if why is Why.INELIGIBLE and now - self._base_gone_since >= patience:
-            return self._ineligible(need)
+            return base_unusable(need, self._both)
         if settings.queue_timeout <= 0:
-            return self._queue_timeout()
+            return waited_too_long(len(self.room), self.in_flight, self.settings)
         if self.room.full:
-            return Overloaded(
-                f"the waiting room is full: {self._load()}", retry_after=RETRY_AFTER_BUSY
-            )
+            return room_full(len(self.room), self.in_flight, settings)
         return None
 
     def _learn(self, lease: Lease, evidence: Evidence, now: float) -> None:
         upstream = self.upstream(lease.upstream)
+        if lease.work is not upstream.work:
+            return  # it was at the server that this upstream was before a reload
         if evidence is Evidence.NONE or lease.weight == 0:
             upstream.health.request_said_nothing(trial=lease.trial)
         elif evidence is Evidence.GOOD:
@@ -375,6 +398,8 @@ class Dispatcher:
 
     def _offer(self, now: float) -> None:
         """Give free places to those waiting, in order; nobody takes what one in front waits for."""
+        if self._stopped:
+            return
         if self._offering:
             return  # who was told just now has changed something; the line is asked again anyway
         self._offering = True
@@ -407,9 +432,11 @@ class Dispatcher:
         """Tell `ticket` its place, or that there will be none."""
         self.room.leave(ticket)
         if isinstance(choice, Never):
-            ticket.waiter.refused(self._ineligible(ticket.need))
-        else:
-            ticket.waiter.placed(self._place(ticket.need, choice, now))
+            ticket.waiter.refused(base_unusable(ticket.need, self._both))
+            return
+        if ticket.need.avoid is not None:
+            self._observer.retried(RetryCause.CONNECT)
+        ticket.waiter.placed(self._place(ticket.need, choice, now))
 
     def _expire(self, now: float) -> None:
         settings = self.settings
@@ -419,11 +446,11 @@ class Dispatcher:
         for ticket in self.room:
             refusal: Refusal | None = None
             if no_base and ticket.need.eligibility.verdict is Verdict.BASE:
-                refusal = self._ineligible(ticket.need)
+                refusal = base_unusable(ticket.need, self._both)
             elif none:
-                refusal = self._no_upstream()
+                refusal = nobody_usable(self._both, self.settings)
             elif now - ticket.arrived >= settings.queue_timeout:
-                refusal = self._queue_timeout()
+                refusal = waited_too_long(len(self.room), self.in_flight, self.settings)
             if refusal is not None and self.room.leave(ticket):
                 told = True
                 ticket.waiter.refused(refusal)
@@ -433,38 +460,6 @@ class Dispatcher:
     def _tell(self, upstream: Upstream, detail: str) -> None:
         health = upstream.health
         self._observer.health_changed(upstream.name, health.state, health.cause, detail)
-
-    # Words for refusals ------------------------------------------------------------------------
-
-    def _load(self) -> str:
-        counts = self.in_flight
-        return (
-            f"{len(self.room)} of {self.room.size} waiting, "
-            f"{counts.spec} sequences in flight on spec and {counts.base} on base, "
-            f"{self.settings.max_in_flight} allowed"
-        )
-
-    def _states(self) -> str:
-        return ", ".join(f"{each.name} is {each}" for each in (self.spec, self.base))
-
-    def _no_upstream(self) -> NoUpstream:
-        seconds = self.settings.wait_for_upstream
-        return NoUpstream(
-            f"no upstream was usable for {seconds:g} s: {self._states()}",
-            retry_after=RETRY_AFTER_DOWN,
-        )
-
-    def _ineligible(self, need: Need) -> Ineligible:
-        return Ineligible(
-            f"only base may serve this request ({need.eligibility.rule}): {self._states()}",
-            retry_after=RETRY_AFTER_DOWN,
-        )
-
-    def _queue_timeout(self) -> QueueTimeout:
-        return QueueTimeout(
-            f"no place came free within {self.settings.queue_timeout:g} s: {self._load()}",
-            retry_after=RETRY_AFTER_BUSY,
-        )
 
 
 def _is_open(

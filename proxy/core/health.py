@@ -5,11 +5,14 @@
     HEALTHY     `fall` failed probes in a row               EJECTED (probe), until `rise` good ones
     HEALTHY     `passive_failures` failed requests in a     EJECTED (requests), for its full time
                 row                                           whatever the probes say
+    HEALTHY     work in hand, and no sign of life for       EJECTED (stalled), for its full time
+                `stalled` seconds                             whatever the probes say
     EJECTED     `rise` good probes, no time running         HEALTHY
     EJECTED     its time is over, probes are not failing    PROBATION
     EJECTED     its time is over, probes are failing        EJECTED (probe), until `rise` good ones
     PROBATION   its one request succeeded                   HEALTHY, and the ejection time is reset
     PROBATION   its one request failed                      EJECTED (requests), for twice as long
+    PROBATION   no sign of life, as above                   EJECTED (stalled), for twice as long
     PROBATION   `fall` failed probes in a row               EJECTED (probe), until `rise` good ones
     any         the server is not what it should be         EJECTED (misconfigured), until a rise
                                                               finds it mended
@@ -31,11 +34,12 @@ MAX_EJECTION_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthRules:
-    """Counts are of probes or requests in a row; `ejection` is in seconds."""
+    """Counts are of probes or requests in a row; `stalled` and `ejection` are in seconds."""
 
     fall: int
     rise: int
     passive_failures: int
+    stalled: float
     ejection: float
 
 
@@ -134,10 +138,17 @@ class UpstreamHealth:
                 return False
         elif not (trial and self.state is Health.PROBATION):
             return False
-        doublings = min(self._ejections_in_a_row, 16)
-        seconds = min(self.rules.ejection * 2**doublings, MAX_EJECTION_SECONDS)
-        self._ejections_in_a_row += 1
-        self._eject(EjectionCause.REQUESTS, until=now + seconds)
+        self._eject_for_a_time(EjectionCause.REQUESTS, now)
+        return True
+
+    def silent(self, seconds: float, now: float) -> bool:
+        """Note that it has work and showed no sign of life for `seconds`; whether that ejected it.
+
+        Not judged during an ejection: that it is silent then is not news.
+        """
+        if self.state is Health.EJECTED or seconds < self.rules.stalled:
+            return False
+        self._eject_for_a_time(EjectionCause.STALLED, now)
         return True
 
     def request_said_nothing(self, *, trial: bool) -> None:
@@ -165,6 +176,13 @@ class UpstreamHealth:
     def _become_healthy(self) -> None:
         self.state = Health.HEALTHY
         self.cause = None
+
+    def _eject_for_a_time(self, cause: EjectionCause, now: float) -> None:
+        """Each time in a row for twice as long."""
+        doublings = min(self._ejections_in_a_row, 16)
+        seconds = min(self.rules.ejection * 2**doublings, MAX_EJECTION_SECONDS)
+        self._ejections_in_a_row += 1
+        self._eject(cause, until=now + seconds)
 
     def _eject(self, cause: EjectionCause, *, until: float | None) -> None:
         self.state = Health.EJECTED

@@ -33,11 +33,28 @@ _NOT_TO_ENGINE = HOP_BY_HOP | {
     b"x-specswitch-attempt",
     b"x-specswitch-route",
 }
-_NOT_TO_CLIENT = HOP_BY_HOP | {
-    b"x-request-id",
-    b"x-specswitch-upstream",
-    b"x-specswitch-reason",
-}
+# Whose pages may read an answer is the listener's business (core/cors): SGLang allows every origin.
+_CORS = frozenset(
+    {
+        b"access-control-allow-credentials",
+        b"access-control-allow-headers",
+        b"access-control-allow-methods",
+        b"access-control-allow-origin",
+        b"access-control-allow-private-network",
+        b"access-control-expose-headers",
+        b"access-control-max-age",
+    }
+)
+_NOT_TO_CLIENT = (
+    HOP_BY_HOP
+    | _CORS
+    | {
+        b"x-request-id",
+        b"x-specswitch-upstream",
+        b"x-specswitch-reason",
+    }
+)
+_NO_CONTENT = 204
 _REQUEST_ID = re.compile(rb"[!-~]{1,128}")
 
 
@@ -163,9 +180,12 @@ def client_head(
     """The head of an answer to a client, from an engine's; `added` as in `engine_head`.
 
     A length passes even if the engine's `Connection` names it: without it the end is not marked.
+    Where there can be no body, it has no place (RFC 9110 section 8.6).
     """
     named = named_by_connection(headers)
     drop = _NOT_TO_CLIENT | (named - {b"content-length"}) if named else _NOT_TO_CLIENT
+    if status == _NO_CONTENT:
+        drop = drop | {b"content-length"}
     lines = [b"HTTP/1.1 %d %s" % (status, phrase)]
     lines += [b"%s: %s" % pair for pair in headers if pair[0].lower() not in drop]
     lines += added

@@ -5,6 +5,7 @@ that is given back twice is a fault of ours that must be seen, not absorbed.
 """
 
 from proxy.core.words import UpstreamName
+from proxy.core.work import Work
 
 
 class LeaseError(RuntimeError):
@@ -14,18 +15,37 @@ class LeaseError(RuntimeError):
 class Lease:
     """A place at one upstream, held from the decision to the last byte relayed.
 
-    `weight` is in sequences; 0 for work that is not load (model paths). `trial` marks the one
-    request that an upstream in probation may have.
+    `weight` is in sequences; 0 for work that is not load (model paths). `work` is that of the very
+    server it is held at, which an upstream may have exchanged since. `trial` marks the one request
+    that an upstream in probation may have.
     """
 
-    __slots__ = ("open", "since", "trial", "upstream", "weight")
+    __slots__ = ("_expected", "open", "trial", "upstream", "weight", "work")
 
-    def __init__(self, upstream: UpstreamName, weight: int, *, since: float, trial: bool) -> None:
+    def __init__(self, upstream: UpstreamName, weight: int, work: Work, *, trial: bool) -> None:
         self.upstream = upstream
         self.weight = weight
-        self.since = since
+        self.work = work
         self.trial = trial
         self.open = True
+        self._expected = False
+
+    def expect(self, now: float) -> None:
+        """The next byte is the server's to send."""
+        if self.open and not self._expected:
+            self._expected = True
+            self.work.expect(self.weight, now)
+
+    def expect_no_more(self) -> None:
+        """It is not: the client is slow, or the request has ended."""
+        if self._expected:
+            self._expected = False
+            self.work.expect_no_more(self.weight)
+
+    def heard(self, now: float) -> None:
+        """A part of the answer came; what is no load proves nothing of generation."""
+        if self.weight:
+            self.work.heard(now)
 
     def __repr__(self) -> str:
         state = "open" if self.open else "ended"
@@ -52,15 +72,20 @@ class InFlight:
         """Sequences at `upstream`."""
         return self.spec if upstream is UpstreamName.SPEC else self.base
 
-    def take(self, upstream: UpstreamName, weight: int, *, trial: bool, now: float) -> Lease:
-        """Hold `weight` places at `upstream`."""
+    def take(
+        self, upstream: UpstreamName, weight: int, work: Work, *, trial: bool, now: float
+    ) -> Lease:
+        """Hold `weight` places at `upstream`, whose server's work is `work`."""
         self._change(upstream, weight, now)
-        return Lease(upstream, weight, since=now, trial=trial)
+        lease = Lease(upstream, weight, work, trial=trial)
+        lease.expect(now)
+        return lease
 
     def give_back(self, lease: Lease, now: float) -> None:
         """End `lease`; raises LeaseError when it has ended already."""
         if not lease.open:
             raise LeaseError(f"{lease!r} given back twice")
+        lease.expect_no_more()
         lease.open = False
         self._change(lease.upstream, -lease.weight, now)
 

@@ -79,6 +79,11 @@ class Controller:
         self._held_until = -inf
         self._changes: deque[float] = deque()
 
+    def set_to(self, thresholds: Thresholds, now: float) -> None:
+        """Go by `thresholds` from now on; what was observed stays."""
+        self.thresholds = thresholds
+        self._average.forget_over(thresholds.count_window, now)
+
     def level(self, in_flight: int, now: float) -> None:
         """The sequences in flight are `in_flight` from `now` on."""
         self._average.set(in_flight, now)

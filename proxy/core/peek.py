@@ -10,7 +10,6 @@ doubtful case goes to base, where it is served right.
 """
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import astuple
 
+from proxy.core import prompts
 from proxy.core.eligibility import (
     ANTHROPIC_ROWS,
     OLLAMA_ROWS,
@@ -45,13 +45,18 @@ engine has refused. Nought, a negative number and what is no number count as 1."
 _MAX_LIMIT: Final = 1 << 31  # no engine's limit on new tokens is near it
 _MAX_VALUE_BYTES: Final = 4096  # a deciding field that is longer is a schema or nonsense
 _MAX_MODEL_CHARS: Final = 256
-_MAX_ITEMS: Final = 16384  # messages and parts that are looked into for an estimate, some 10 ms
-_MAX_DEPTH: Final = 4  # messages, their parts, a tool result's parts, one to spare
-_BYTES_PER_TOKEN: Final = 4  # docs/configuration.md, max_spec_prompt_tokens
 
-_FALLBACK_BYTES: Final = 1 << 20
-"""How large a body the standard library may read where msgspec refuses. It builds every value, at
-50 MB/s or more: at most some 20 ms on the event loop. A larger body counts as unpeeked."""
+_FALLBACK_BYTES: Final = 1 << 18
+"""How large a body the standard library may read where msgspec refuses. It builds every value: up
+to 70 ms a MiB on the event loop, where others need 10 at most.
+
+A larger one counts as unpeeked: base serves it right whatever it asks for, while taking it for one
+without features could let spec serve it wrongly. SGLang 0.5.23 refuses all such bodies itself, as
+orjson does; they only matter for engines that read as the standard library does."""
+
+_COMPRESSED: Final = (b"\x28\xb5\x2f\xfd", b"\x1f\x8b")
+"""How zstd and gzip begin, and no JSON does. SGLang can be set to read bodies in zstd
+(SGLANG_ENABLE_REQUEST_DECOMPRESSION); we inflate nothing, so such a body is unpeeked."""
 
 
 class Dialect(StrEnum):
@@ -83,12 +88,14 @@ def peek(body: bytes, dialect: Dialect, *, estimate_prompt: bool) -> Traits:
 
 def _peek(body: bytes, dialect: Dialect, *, estimate_prompt: bool) -> Traits:
     shape = _SHAPES[dialect]
+    if body.startswith(_COMPRESSED):
+        return _UNPEEKED
     try:
         top = _open(body, shape)
     except ValueError:
         return _UNPARSED
     features = _features(top, shape)
-    prompts = _prompts(top) if shape.batches else 1
+    batch = _prompts(top) if shape.batches else 1
     if shape.inner is None or top.sampling is None:
         n, limit = _count(top.n), _limit(top)
     else:
@@ -98,11 +105,11 @@ def _peek(body: bytes, dialect: Dialect, *, estimate_prompt: bool) -> Traits:
         limit = _largest([_limit(each) for each in inner])
     stream = _value(top.stream)
     return Traits(
-        min(prompts * n, MAX_SEQUENCES),
+        min(batch * n, MAX_SEQUENCES),
         shape.streams if stream is None else lax_truth(stream),
         limit,
         _model(top.model),
-        _estimate(top, prompts) if estimate_prompt else None,
+        _estimate(top, batch) if estimate_prompt else None,
         features,
         True,
     )
@@ -208,7 +215,7 @@ def _sampling(raw: Raw, shape: "_Shape") -> "list[_Body]":
     if text.startswith(b"{"):
         return [_open(text, shape)]
     # The engine refuses larger batches; each object here costs some 3 us and 300 bytes.
-    if text.count(b"{") > MAX_SEQUENCES or text.count(b",") > 64 * MAX_SEQUENCES:
+    if text.count(b"{") > MAX_SEQUENCES or text.count(b",") > 16 * MAX_SEQUENCES:
         raise _UnreadableError
     return [_open(each, shape) for each in _elements(text) if each.startswith(b"{")]
 
@@ -217,21 +224,19 @@ def _elements(text: bytes) -> list[bytes]:
     if not text.startswith(b"["):
         return []
     try:
-        return [bytes(each) for each in _LIST.decode(text)]
+        return list(map(bytes, _LIST.decode(text)))
     except msgspec.DecodeError:
         return [json.dumps(each).encode() for each in json.loads(text)]
 
 
-# Prompts: counted and weighed by their punctuation, without building them.
+# Prompts
 
 
 def _prompts(body: "_Body") -> int:
     raw = _prompt(body)
     if raw is not None:
-        return _listed(raw)
-    if body.embeddings is not None and _BATCHED_EMBEDDINGS.match(body.embeddings):
-        return bytes(body.embeddings).count(b"[[")
-    return 1
+        return prompts.count(bytes(raw))
+    return 1 if body.embeddings is None else prompts.count_embedded(bytes(body.embeddings))
 
 
 def _prompt(body: "_Body") -> Raw | None:
@@ -241,79 +246,13 @@ def _prompt(body: "_Body") -> Raw | None:
     return None
 
 
-def _listed(raw: Raw) -> int:
-    """Return how many prompts a list holds: strings, or lists of token ids."""
-    first = _FIRST.match(raw)
-    if first is None:  # one string, one list of token ids, or messages
-        return 1
-    text = bytes(raw)
-    if first[1] == b"[":
-        return text.count(b"[") - 1
-    text = text.replace(_BACKSLASH, b"")
-    return (text.count(b'"') - text.count(_QUOTE)) // 2
-
-
-def _estimate(body: "_Body", prompts: int) -> int:
-    """Return the tokens of one prompt: its token ids, or text bytes / 4. Media count nothing."""
+def _estimate(body: "_Body", sequences: int) -> int:
+    """Return the tokens of one of *sequences* prompts: its token ids, or text bytes / 4."""
     size = len(memoryview(body.tools)) if body.tools is not None else 0
     for raw in (_prompt(body), body.system):
         if raw is not None:
-            size += _text_bytes(bytes(raw), _MAX_DEPTH)
-    return size // (_BYTES_PER_TOKEN * prompts)
-
-
-def _text_bytes(text: bytes, depth: int) -> int:
-    if text.startswith(b'"'):
-        return _string_bytes(text)
-    if not text.startswith(b"["):
-        return 0
-    if _TOKEN_IDS.match(text):
-        return (text.count(b",") + 1) * _BYTES_PER_TOKEN
-    if _FIRST.match(text):
-        return max(_string_bytes(text) - 3 * text.count(b'"') // 2, 0)
-    return _items_bytes(text, depth)
-
-
-def _items_bytes(text: bytes, depth: int) -> int:
-    if depth == 0:
-        return 0
-    if text.count(b"{") > _MAX_ITEMS:
-        return len(text)
-    try:
-        items = _ITEMS.decode(text)
-    except (msgspec.DecodeError, RecursionError):
-        return 0
-    return sum(_item_bytes(item, depth - 1) for item in items)
-
-
-def _item_bytes(item: "_Item", depth: int) -> int:
-    texts = (item.content, item.text, item.thinking, item.output, item.arguments)
-    return sum(_text_bytes(bytes(text), depth) for text in texts) + sum(
-        len(memoryview(structure)) for structure in (item.tool_calls, item.input)
-    )
-
-
-def _string_bytes(text: bytes) -> int:
-    """Return the UTF-8 length of a JSON string, without decoding it."""
-    size = len(text) - 2
-    backslashes = text.count(b"\\")
-    if backslashes:
-        pairs = text.count(_BACKSLASH)
-        size -= backslashes - pairs  # each escape stands for one byte, but for
-        size -= 2 * max(text.count(b"\\u") - text.count(b"\\\\u"), 0)  # \uXXXX: for three, mostly
-    return size
-
-
-class _Item(msgspec.Struct, gc=False):
-    """A message, or a part of one: what of it is text."""
-
-    content: Raw = Raw(b"")
-    text: Raw = Raw(b"")
-    thinking: Raw = Raw(b"")
-    output: Raw = Raw(b"")
-    arguments: Raw = Raw(b"")
-    tool_calls: Raw = Raw(b"")
-    input: Raw = Raw(b"")
+            size += prompts.text_bytes(bytes(raw))
+    return size // (prompts.BYTES_PER_TOKEN * sequences)
 
 
 _Field = bool | int | float | str | Raw | None
@@ -405,13 +344,7 @@ _UNPEEKED: Final = Traits.unpeeked()
 _UNPARSED: Final = _UNPEEKED._replace(stream=False, features=_NO_RULE)
 _NULL: Final = Raw(b"null")
 _ODD: Final = object()  # a value that no test finds neutral
-_BACKSLASH: Final = rb"\\"
-_QUOTE: Final = b'\\"'
-_FIRST: Final = re.compile(rb"\[\s*([\"\[])")
-_TOKEN_IDS: Final = re.compile(rb"\[[\s\[]*[-\d]")
-_BATCHED_EMBEDDINGS: Final = re.compile(rb"\[\s*\[\s*\[")
 _LIST: Final = msgspec.json.Decoder(list[Raw])
-_ITEMS: Final = msgspec.json.Decoder(list[_Item])
 
 _NAMED_SCALARS: Final = frozenset({"stream", "model", "n", "limit", "old_limit"})
 

@@ -18,6 +18,11 @@ class DecayedAverage:
         self._average = 0.0
         self._at = now
 
+    def forget_over(self, window_seconds: float, now: float) -> None:
+        """Forget over `window_seconds` from `now` on; what is remembered stays."""
+        self.set(self._level, now)
+        self._window_seconds = window_seconds
+
     def set(self, level: float, now: float) -> None:
         """The level is `level` from `now` on."""
         self._average = self.value(now)

@@ -42,6 +42,8 @@ class Need(NamedTuple):
     """The upstream that the client asked for, where that is allowed."""
     base_first: bool = False
     """Model paths: any server can answer, base first."""
+    avoid: UpstreamName | None = None
+    """The upstream that it has found not to be there; only load is asked for with it."""
 
 
 class View(NamedTuple):
@@ -105,19 +107,25 @@ def decide(need: Need, pair: Pair) -> Decision | Wait | Never:
         return _any_server(pair)
     if need.eligibility.verdict is Verdict.BASE:
         return _base_only(need, pair)
-    spec, base = pair.spec.usable, pair.base.usable
+    spec = pair.spec.usable and need.avoid is not SPEC
+    base = pair.base.usable and need.avoid is not BASE
     if not spec and not base:
         return Wait(Why.NO_UPSTREAM, None)
     if not _is_admitted(need, pair):
         return Wait(Why.FULL, None)
     if not spec:
-        return _placed(need, BASE, pair.base, pair.spec.why_not)
+        return _placed(need, BASE, pair.base, _why_not(need, pair.spec))
     if not base:
-        return _placed(need, SPEC, pair.spec, pair.base.why_not)
+        return _placed(need, SPEC, pair.spec, _why_not(need, pair.base))
     name, reason = _wish(need, pair)
     if name is SPEC and not _fits(need, pair.spec):
         return _placed(need, BASE, pair.base, Reason.FULL)
     return _placed(need, name, pair.spec if name is SPEC else pair.base, reason)
+
+
+def _why_not(need: Need, view: View) -> Reason:
+    """Why the other one has to serve it."""
+    return view.why_not if need.avoid is None else Reason.RETRY
 
 
 def _any_server(pair: Pair) -> Decision | Wait:

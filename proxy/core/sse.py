@@ -9,9 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-import msgspec
-
 from proxy.core.peek import Dialect
+from proxy.core.usage import Event, Finish, add, code_of, counts, decode, failure
 
 MAX_EVENT_BYTES: Final = 64 * 1024
 """A longer event is not held: only its first 1 KiB and last 4 KiB are read."""
@@ -25,11 +24,6 @@ _LINE_END: Final = re.compile(rb"\n[\r\n]*")
 _UNFINISHED_DELIMITER: Final = 2  # bytes of a blank line that may be here before the rest: CRLF
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
-# In JSON a quote inside a string is escaped, so these match keys only.
-_COMPLETION: Final = re.compile(
-    rb'"(?:completion_tokens|output_tokens|eval_count)"\s*:\s*(\d{1,9})'
-)
-_PROMPT: Final = re.compile(rb'"(?:prompt_tokens|input_tokens|prompt_eval_count)"\s*:\s*(\d{1,9})')
 _RUNNING: Final = b'"finish_reason":null'
 _LINES_OF_ONE_EVENT: Final = 2  # its data and the blank one, so two line ends
 _LF: Final = ord("\n")
@@ -41,62 +35,6 @@ _ENDS: Final = frozenset(
     {b"message_stop", b"response.completed", b"response.incomplete", b"response.failed"}
 )
 _FAILURES: Final = frozenset({b"error", b"response.failed"})
-
-_ANTHROPIC_CODES: Final = {
-    "invalid_request_error": 400,
-    "authentication_error": 401,
-    "permission_error": 403,
-    "not_found_error": 404,
-    "request_timeout_error": 408,
-    "rate_limit_error": 429,
-    "api_error": 500,
-    "overloaded_error": 503,
-}
-"""SGLang's own table (entrypoints/anthropic/serving.py, ERROR_TYPE_MAP), read backwards."""
-
-
-class _Usage(msgspec.Struct, gc=False):
-    completion_tokens: int | None = None
-    output_tokens: int | None = None
-    prompt_tokens: int | None = None
-    input_tokens: int | None = None
-
-
-class _Finish(msgspec.Struct, gc=False):
-    status_code: int | None = None
-
-
-class _Meta(msgspec.Struct, gc=False):
-    finish_reason: _Finish | str | None = None
-    completion_tokens: int | None = None
-    prompt_tokens: int | None = None
-
-
-class _Inner(msgspec.Struct):
-    """The `response` of Responses, the `message` of Anthropic."""
-
-    usage: _Usage | None = None
-    error: object = None
-
-
-class _Event(msgspec.Struct):
-    """What the events and answers of all dialects hold for us; the rest is skipped."""
-
-    type: str | None = None
-    kind: str | None = msgspec.field(name="object", default=None)
-    code: int | str | None = None
-    error: object = None
-    usage: _Usage | None = None
-    meta_info: _Meta | None = None
-    response: _Inner | str | None = None  # Ollama's is the text
-    message: _Inner | str | None = None  # an error's is a text
-    done: bool | None = None
-    eval_count: int | None = None
-    prompt_eval_count: int | None = None
-
-
-_EVENT: Final = msgspec.json.Decoder(_Event)
-_EVENTS: Final = msgspec.json.Decoder(list[_Event])
 
 
 def _sse_fields(block: bytes) -> tuple[bytes, bytes | None]:
@@ -132,72 +70,6 @@ def _line_matters(text: bytes) -> bool:
 
 def _is_delta(name: bytes) -> bool:
     return name == b"content_block_delta" or name.endswith(b".delta")
-
-
-_STATUS_DIGITS = 3  # and int() refuses thousands
-
-
-def _code(error: object) -> int | str:
-    """Return the HTTP status of an error, or the engine's word where it gives none."""
-    code = error
-    if isinstance(error, dict):
-        code = error.get("code") or error.get("type")
-    if isinstance(code, str) and code.isdecimal() and len(code) <= _STATUS_DIGITS:
-        return int(code)
-    if isinstance(code, str):
-        return _ANTHROPIC_CODES.get(code, code)
-    return code if isinstance(code, int) and code is not True else "error"
-
-
-def _failure(event: _Event | None) -> object:
-    if event is None:
-        return None
-    inner = event.response
-    return event.error or (inner.error if isinstance(inner, _Inner) else None) or event.code
-
-
-def _counts(data: bytes, event: _Event | None = None) -> tuple[int | None, int | None]:
-    """Return the output and prompt tokens that an event reports, decoded already or not."""
-    if not data:
-        return None, None
-    event = event or _decode(data.removeprefix(b"data: "))
-    if event is not None:
-        return _reported(event)
-    return _last_number(_COMPLETION, data), _last_number(_PROMPT, data)
-
-
-def _reported(event: _Event) -> tuple[int | None, int | None]:
-    if event.meta_info is not None:
-        return event.meta_info.completion_tokens, event.meta_info.prompt_tokens
-    if isinstance(event.message, _Inner) and event.message.usage is not None:
-        return None, event.message.usage.input_tokens  # a stream's start: no output is known yet
-    inner = event.response
-    usage = event.usage or (inner.usage if isinstance(inner, _Inner) else None)
-    if usage is None:
-        return event.eval_count, event.prompt_eval_count
-    return _first(usage.completion_tokens, usage.output_tokens), _first(
-        usage.prompt_tokens, usage.input_tokens
-    )
-
-
-def _last_number(pattern: re.Pattern[bytes], text: bytes) -> int | None:
-    found = pattern.findall(text)
-    return int(found[-1]) if found else None
-
-
-def _first(one: int | None, other: int | None) -> int | None:
-    return other if one is None else one
-
-
-def _sum(one: int | None, other: int | None) -> int | None:
-    return _first(one, other) if one is None or other is None else one + other
-
-
-def _decode(data: bytes) -> _Event | None:
-    try:
-        return _EVENT.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,13 +148,13 @@ class StreamWatch:
 
         Of a batch on /generate that was cut: those of its finished sequences and one that ran.
         """
-        running, _ = _counts(self._latest)
-        return _sum(self._completion, running)
+        running, _ = counts(self._latest)
+        return add(self._completion, running)
 
     @property
     def prompt_tokens(self) -> int | None:
         """Prompt tokens; of a batch on /generate those of the sequence that was seen last."""
-        _, running = _counts(self._latest)
+        _, running = counts(self._latest)
         return self._prompt if running is None else running
 
     def _scan(self, piece: bytes, now: float) -> None:
@@ -330,9 +202,9 @@ class StreamWatch:
             self.ended = True
             return
         if data.rfind(b'"error"') >= 0 or _reports_usage(data):
-            event = _decode(data)
+            event = decode(data)
             if event is not None and (event.error or event.kind == "error"):
-                self.error_code = _code(event.error or event.code)
+                self.error_code = code_of(event.error or event.code)
                 return
             self._count(event, data)
         self._token(now)
@@ -354,18 +226,18 @@ class StreamWatch:
         if data.strip() == b"[DONE]":
             self.ended = True
             return
-        event = None if data.rfind(_RUNNING) >= 0 else _decode(data)
+        event = None if data.rfind(_RUNNING) >= 0 else decode(data)
         meta = None if event is None else event.meta_info
         if event is not None and event.error:
-            self.error_code = _code(event.error)
+            self.error_code = code_of(event.error)
             return
         if meta is None or meta.finish_reason is None:
             self._latest = data
         else:
             self._latest = b""
-            self._completion = _sum(self._completion, meta.completion_tokens)
+            self._completion = add(self._completion, meta.completion_tokens)
             self._prompt = meta.prompt_tokens
-            if isinstance(meta.finish_reason, _Finish) and meta.finish_reason.status_code:
+            if isinstance(meta.finish_reason, Finish) and meta.finish_reason.status_code:
                 self.error_code = meta.finish_reason.status_code
                 return
         self._token(now)
@@ -386,17 +258,17 @@ class StreamWatch:
     def _read_typed(self, name: bytes, data: bytes, now: float) -> None:
         event = None
         if not name:
-            event = _decode(data)
+            event = decode(data)
             name = b"" if event is None or event.type is None else event.type.encode()
         if _is_delta(name):
             self._token(now)
             return
         self.ended = self.ended or name in _ENDS
         if b'"usage"' in data or name in _FAILURES:
-            event = event or _decode(data)
+            event = event or decode(data)
             self._count(event, data)
         if name in _FAILURES:
-            self.error_code = _code(_failure(event))
+            self.error_code = code_of(failure(event))
 
     def _quick_line(self, piece: bytes, now: float) -> bool:
         if piece.find(b"\n") != len(piece) - 1 or _line_matters(piece):
@@ -407,9 +279,9 @@ class StreamWatch:
 
     def _read_line(self, _name: bytes, data: bytes, now: float) -> None:
         if _line_matters(data):
-            event = _decode(data)
+            event = decode(data)
             if event is not None and event.error:
-                self.error_code = _code(event.error)
+                self.error_code = code_of(event.error)
                 return
             self.ended = self.ended or (event is not None and event.done is True)
             self._count(event, data)
@@ -422,8 +294,8 @@ class StreamWatch:
             self.first_token_at = now
         self.last_token_at = now
 
-    def _count(self, event: _Event | None, data: bytes) -> None:
-        completion, prompt = _counts(data, event)
+    def _count(self, event: Event | None, data: bytes) -> None:
+        completion, prompt = counts(data, event)
         self._completion = self._completion if completion is None else completion
         self._prompt = self._prompt if prompt is None else prompt
 
@@ -440,18 +312,3 @@ class StreamWatch:
         Dialect.OLLAMA_CHAT: _LINES,
         Dialect.OLLAMA_GENERATE: _LINES,
     }
-
-
-def usage_of(body: bytes, dialect: Dialect) -> int | None:
-    """Return the output tokens that a whole JSON answer reports, of a batch the sum; else None."""
-    try:
-        if dialect is Dialect.GENERATE and body.lstrip()[:1] == b"[":
-            events = _EVENTS.decode(body)
-        else:
-            events = [_EVENT.decode(body)]
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-    total = None
-    for event in events:
-        total = _sum(total, _reported(event)[0])
-    return total

@@ -4,16 +4,18 @@ from proxy.core.health import HealthRules, UpstreamHealth
 from proxy.core.identity import Identity
 from proxy.core.route import Reason, View
 from proxy.core.words import AdminState, EjectionCause, Health, UpstreamName
+from proxy.core.work import Work
 
 
 class Upstream:
     """One of the two: what is known of it."""
 
-    __slots__ = ("admin_state", "configured_cap", "faults", "health", "identity", "name")
+    __slots__ = ("admin_state", "configured_cap", "faults", "health", "identity", "name", "work")
 
     def __init__(self, name: UpstreamName, rules: HealthRules, configured_cap: int | None) -> None:
         self.name = name
         self.health = UpstreamHealth(rules)
+        self.work = Work()
         self.admin_state = AdminState.READY
         self.identity: Identity | None = None
         self.faults: tuple[str, ...] = ()

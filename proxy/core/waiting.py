@@ -21,6 +21,10 @@ class Waiting(Protocol):
 
 T = TypeVar("T", bound=Waiting)
 
+_IN_FRONT = 2**62
+"""More than ever come. Who comes again wants what nobody wants who comes for the first time, so
+within one file all numbers rise."""
+
 
 class WaitingRoom(Generic[T]):
     """At most `size` tickets in the order in which they came."""
@@ -49,10 +53,14 @@ class WaitingRoom(Generic[T]):
         """Whether nobody more may enter."""
         return len(self._numbers) >= self.size
 
-    def enter(self, ticket: T) -> None:
-        """Stand at the end of the line; the caller has asked `full`."""
+    def enter(self, ticket: T, *, again: bool = False) -> None:
+        """Stand at the end of the line; the caller has asked `full`.
+
+        Who comes `again` was called before all who wait now, and stands in front of them, behind
+        those who came again before it.
+        """
         self._came += 1
-        self._numbers[ticket] = self._came
+        self._numbers[ticket] = self._came - _IN_FRONT if again else self._came
         self._files.setdefault(ticket.want, {})[ticket] = None
 
     def leave(self, ticket: T) -> bool:

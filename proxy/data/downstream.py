@@ -9,15 +9,18 @@ connection's: deadlines, unsent bytes, the closing.
 import asyncio
 import socket
 import struct
+from http import HTTPStatus
 from math import inf
 from typing import cast
 
 from proxy.core.endpoints import Endpoint, Kind, find
 from proxy.core.http import header
 from proxy.core.keys import presented
+from proxy.core.observer import Record
+from proxy.core.words import Outcome
 from proxy.data.front import Front
 from proxy.data.ledger import Account
-from proxy.data.own import own_answer, refusal_answer
+from proxy.data.own import own_answer, preflight_answer, refusal_answer
 from proxy.data.reader import RequestHead, RequestReader
 from proxy.data.relay import Relay
 from proxy.errors import (
@@ -86,7 +89,7 @@ class ClientConnection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
         front.connections.add(self)
         self._deadline = front.clock() + front.timeouts.header
-        allowed = front.limits.max_connections
+        allowed = front.max_connections
         if len(front.connections) > allowed:
             why = f"all {allowed} connections are in use"
             self._refuse_connection(Overloaded(why, retry_after=1))
@@ -205,6 +208,12 @@ class ClientConnection(asyncio.Protocol):
                 raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
             self._transport.abort()
 
+    def refuse(self, refusal: Refusal) -> None:
+        """Answer what cannot become a request, and close."""
+        if not self._closing:
+            self._refuse_connection(refusal)
+            self._schedule()
+
     # reading
 
     @property
@@ -234,6 +243,10 @@ class ClientConnection(asyncio.Protocol):
         now = self._front.clock()
         if self._began_at is None and self._reader.started:
             self._began_at = now
+            limits = self._front.limits  # a reload may have changed them since the connection came
+            self._reader.keep_to(
+                max_header_bytes=limits.max_header_bytes, max_body_bytes=limits.max_body_bytes
+            )
         item = self._reader.next()
         if item is None:
             self._await_more(now)
@@ -293,6 +306,11 @@ class ClientConnection(asyncio.Protocol):
         if endpoint is not None and endpoint.kind is Kind.OWN and head.method in endpoint.methods:
             self._answer_own(head, endpoint)
             return
+        if endpoint is not None and head.method == "OPTIONS":
+            allowed = front.cors.preflight(head.headers, endpoint.methods)
+            if allowed is not None:
+                self._answer_preflight(head, endpoint, allowed, now)
+                return
         request_id = front.ids.choose(header(head.headers, b"x-request-id"))
         began_at = now if self._began_at is None else self._began_at
         account = Account(request_id, endpoint, head.method, began_at)
@@ -329,6 +347,28 @@ class ClientConnection(asyncio.Protocol):
         self.write(own_answer(endpoint.template, head, self._front, keep_alive=self.keep_alive))
         self.request_over()
 
+    def _answer_preflight(
+        self, head: RequestHead, endpoint: Endpoint, allowed: tuple[bytes, ...], now: float
+    ) -> None:
+        """Tell a browser what it may send; asked without a key, and counted where its path is."""
+        front = self._front
+        request_id = front.ids.choose(header(head.headers, b"x-request-id"))
+        if endpoint.needs_key:
+            front.opened()
+            front.closed(
+                Record(
+                    request_id=request_id.decode("ascii"),
+                    endpoint=endpoint.template,
+                    method=head.method,
+                    outcome=Outcome.OK,
+                    status=HTTPStatus.NO_CONTENT,
+                    duration_seconds=now - (now if self._began_at is None else self._began_at),
+                )
+            )
+        self.keep_alive = self.pass_over_body() and self.keep_alive
+        self.write(preflight_answer(allowed, request_id, head, keep_alive=self.keep_alive))
+        self.request_over()
+
     def _unreadable(self, refusal: Refusal, now: float) -> None:
         """What came is no request, or one too large; nothing after it can be read."""
         if self._relay is not None:
@@ -345,7 +385,7 @@ class ClientConnection(asyncio.Protocol):
         front.opened()
         front.closed(account.rejected(refusal, at))
         self.keep_alive = False
-        self.write(refusal_answer(refusal, account, None, keep_alive=False))
+        self.write(refusal_answer(refusal, account, None, front, keep_alive=False))
         self.request_over()
 
     # leaving and closing
@@ -359,6 +399,7 @@ class ClientConnection(asyncio.Protocol):
         if self._closing or self._transport is None:
             return
         self._closing = True
+        self._reader.close()  # what has come of a body that was refused is held for nobody
         self._flush()
         self._deadline = self._front.clock() + LINGER_SECONDS
         if self._transport.can_write_eof():

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from proxy.core.dispatch import Evidence, Place
+from proxy.core.places import Evidence, Place
 from proxy.core.sse import StreamWatch
 from proxy.core.words import Outcome, RetryCause, UpstreamName
 from proxy.errors import Refusal
@@ -28,6 +28,10 @@ class Placed(Struct, frozen=True):
 
 class NotPlaced(Struct, frozen=True):
     """No place at the other upstream."""
+
+
+class Queued(Struct, frozen=True):
+    """None yet: it waits again, for a place at the other upstream."""
 
 
 class Refused(Struct, frozen=True):
@@ -87,6 +91,7 @@ Event: TypeAlias = (
     RequestRead
     | Placed
     | NotPlaced
+    | Queued
     | Refused
     | Connected
     | ConnectFailed
@@ -111,6 +116,13 @@ class AskOther(Struct, frozen=True):
 
     place: Place
     cause: RetryCause
+    evidence: Evidence
+
+
+class GiveBack(Struct, frozen=True):
+    """Give back the place, to wait for another."""
+
+    place: Place
     evidence: Evidence
 
 
@@ -171,6 +183,7 @@ class Cut(Struct, frozen=True):
 Command: TypeAlias = (
     Ask
     | AskOther
+    | GiveBack
     | LeaveRoom
     | Connect
     | Send

@@ -13,6 +13,7 @@ since there are tens of thousands of them a second.
     AWAITING     the request is out; nothing has come back
     HOLDING      the head of a stream is here, held until its first event (it may be a refusal)
     RETRYING     the first upstream failed or refused; a place at the other has been asked for
+                 (what was never sent may wait for it, and is WAITING again)
     RELAYING     the head has gone to the client: nothing is retried, nothing can be taken back
     ENDED        the place is given back, the outcome counted; nothing more happens
 
@@ -26,7 +27,7 @@ from enum import Enum, auto
 from math import inf
 from typing import ClassVar
 
-from proxy.core.dispatch import Evidence, Place
+from proxy.core.places import Evidence, Place
 from proxy.core.sse import StreamWatch
 from proxy.core.words import Outcome, RetryCause
 from proxy.data.events import (
@@ -46,11 +47,13 @@ from proxy.data.events import (
     Expired,
     Finish,
     FirstEventRead,
+    GiveBack,
     HeadRead,
     KeepEngine,
     LeaveRoom,
     NotPlaced,
     Placed,
+    Queued,
     Refused,
     RequestRead,
     ResponseEnded,
@@ -206,6 +209,10 @@ class Exchange:
     def _connect_failed(self, event: ConnectFailed, _now: float) -> Commands:
         return self._could_not_connect(event.why)
 
+    def _refused_connecting(self, event: Refused, _now: float) -> Commands:
+        """We cannot make a connection, which says nothing of the engine."""
+        return (DropEngine(), *self._answer(event.refusal, Outcome.REJECTED))
+
     def _connect_expired(self, _event: Expired, _now: float) -> Commands:
         why = f"no connection within {self._timeouts.connect:g} s"
         return (DropEngine(), *self._could_not_connect(why))
@@ -274,6 +281,13 @@ class Exchange:
         self.watch = None
         self._failure = None
         return (DropEngine(), *self._connect(now, fresh=False))
+
+    def _queued(self, _event: Queued, _now: float) -> Commands:
+        place, self.place = self._place_held(), None
+        self.state = State.WAITING
+        self.deadline = inf
+        self._failure = None
+        return (DropEngine(), GiveBack(place, Evidence.BAD))
 
     def _not_placed(self, _event: NotPlaced, _now: float) -> Commands:
         if self._failure is not None:
@@ -386,6 +400,7 @@ class Exchange:
         State.CONNECTING: {
             Connected: _connected,
             ConnectFailed: _connect_failed,
+            Refused: _refused_connecting,
             ClientGone: _gone_with_engine,
             Expired: _connect_expired,
         },
@@ -405,6 +420,8 @@ class Exchange:
         State.RETRYING: {
             Placed: _placed_again,
             NotPlaced: _not_placed,
+            Queued: _queued,
+            ClientGone: _gone_with_engine,
         },
         State.RELAYING: {
             ResponseEnded: _response_ended,

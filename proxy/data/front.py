@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING
 
+from proxy.core.cors import Cors
 from proxy.core.dispatch import Dispatcher
 from proxy.core.eligibility import Eligibility, Rule, Traits, Verdict, judge
 from proxy.core.endpoints import Endpoint, Kind
@@ -19,6 +21,7 @@ from proxy.data.upstream import Pool
 
 if TYPE_CHECKING:  # the two hold each other
     from proxy.data.downstream import ClientConnection
+    from proxy.data.tls import TlsConnection
 
 _ANY = Eligibility(Verdict.ANY, None)
 _STATE = Eligibility(Verdict.BASE, Rule.STORED_STATE)
@@ -29,7 +32,7 @@ class EngineSide:
     """How to speak to one upstream."""
 
     pool: Pool
-    lines: tuple[bytes, ...]
+    lines: tuple[bytes, ...] = field(repr=False)
     """Whole header lines for every request: Host, and the upstream's own key where it has one."""
     has_key: bool
 
@@ -48,10 +51,22 @@ class Front:
     ids: RequestIds
     clock: Callable[[], float]
     """Monotonic seconds."""
+    cors: Cors = field(default_factory=Cors)
     connections: "set[ClientConnection]" = field(default_factory=set)
     buffered: int = 0
     """Bytes of request bodies held now."""
     open_requests: int = 0
+    handshakes: "set[TlsConnection]" = field(default_factory=set)
+    """Clients that have connected by TLS and are not known yet."""
+    descriptors_suffice_for: float = inf
+    """Clients; above it file descriptors would run out, whatever `limits.max_connections` says."""
+    connects_without_descriptor: int = 0
+    """Connections to engines that were not made because file descriptors had run out."""
+
+    @property
+    def max_connections(self) -> int:
+        """Client connections that are served at one time."""
+        return int(min(self.limits.max_connections, self.descriptors_suffice_for))
 
     @property
     def unfinished(self) -> int:

@@ -1,11 +1,11 @@
 """What is noted of one request on its way, and the record it becomes at its end."""
 
-from proxy.core.dispatch import Place
 from proxy.core.eligibility import Traits
 from proxy.core.endpoints import Endpoint
 from proxy.core.observer import Record
+from proxy.core.places import Place
 from proxy.core.route import Need
-from proxy.core.sse import usage_of
+from proxy.core.usage import usage_of
 from proxy.core.words import Outcome
 from proxy.data.events import Finish
 from proxy.data.exchange import Exchange
@@ -74,6 +74,19 @@ class Account:
         """It has its first place."""
         self.place = place
         self.placed_at = now
+
+    @property
+    def arrived_at(self) -> float:
+        """When the whole request was here: the one stamp that counts for waiting."""
+        assert self.read_at is not None  # noqa: S101 - a place is asked for after that
+        return self.read_at
+
+    def waits_again(self, now: float) -> None:
+        """Its place was of no use, and it waits for another."""
+        self.place = None
+        self.placed_at = None
+        if self.queued_at is None:
+            self.queued_at = now
 
     def passed(self, pieces: list[bytes]) -> None:
         """Pieces of the response have gone by."""

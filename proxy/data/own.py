@@ -14,7 +14,7 @@ _WITHOUT_ID = frozenset({400, 408, 431})
 
 
 def refusal_answer(
-    refusal: Refusal, account: Account, head: RequestHead | None, *, keep_alive: bool
+    refusal: Refusal, account: Account, head: RequestHead | None, front: Front, *, keep_alive: bool
 ) -> bytes:
     """The whole answer that refuses."""
     anthropic = head is not None and head.path.startswith(b"/v1/messages")
@@ -31,6 +31,7 @@ def refusal_answer(
         lines.append(b"allow: " + ", ".join(refusal.allow).encode())
     if refusal.status == HTTPStatus.UNAUTHORIZED:
         lines.append(b"www-authenticate: Bearer")
+    lines += front.cors.lines(() if head is None else head.headers)
     return answer(refusal.status, lines, body, head, keep_alive=keep_alive)
 
 
@@ -48,8 +49,17 @@ def own_answer(path: str, head: RequestHead, front: Front, *, keep_alive: bool) 
     if path in {"/livez", "/readyz"}:
         lines.append(b"content-type: text/plain; charset=utf-8")
         body = b"ok\n" if good else _why_not(front)
+    lines += front.cors.lines(head.headers)
     status = HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE
     return answer(status, lines, body, head, keep_alive=keep_alive)
+
+
+def preflight_answer(
+    lines: tuple[bytes, ...], request_id: bytes, head: RequestHead, *, keep_alive: bool
+) -> bytes:
+    """The whole answer to a browser that asks whether a page may send its request; `lines` say."""
+    all_lines = [b"x-request-id: " + request_id, *lines]
+    return answer(HTTPStatus.NO_CONTENT, all_lines, b"", head, keep_alive=keep_alive)
 
 
 def _why_not(front: Front) -> bytes:
@@ -61,7 +71,9 @@ def answer(
 ) -> bytes:
     """A whole answer with `body`, which a HEAD request does not get."""
     phrase = HTTPStatus(status).phrase.encode()
-    block = [b"HTTP/1.1 %d %s" % (status, phrase), *lines, b"content-length: %d" % len(body)]
+    block = [b"HTTP/1.1 %d %s" % (status, phrase), *lines]
+    if status != HTTPStatus.NO_CONTENT:  # which must not have one, RFC 9110 section 8.6
+        block.append(b"content-length: %d" % len(body))
     if not keep_alive:
         block.append(b"connection: close")
     elif head is not None and head.version == "1.0":

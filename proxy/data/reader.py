@@ -12,7 +12,7 @@ from proxy.errors import BadRequest, BodyTooLarge, HeadersTooLarge, Refusal
 
 _BLANK_LINE = b"\r\n\r\n"
 _LINE_ENDS = b"\r\n"
-
+_VERSIONS = (b" HTTP/1.1\r\n", b" HTTP/1.0\r\n")
 
 MAX_FEEDS = 64
 """Pieces of a chunked body that are read before others have their turn; a client can make them as
@@ -80,6 +80,7 @@ class RequestReader:
         "_keep_alive",
         "_last",
         "_left",
+        "_line",
         "_max_body",
         "_max_header",
         "_parser",
@@ -104,6 +105,8 @@ class RequestReader:
         self._headers: list[tuple[bytes, bytes]] = []
         self._url = b""
         self._head: RequestHead | None = None
+        self._line: bytes | None = b""
+        """The first line so far, None once it has been looked at."""
         self._begun = False
         self._head_done = False
         self._keep_alive = False
@@ -134,6 +137,11 @@ class RequestReader:
     def unread(self) -> bool:
         """Whether `next` has stopped short of what it has, to be called again."""
         return self._short
+
+    def keep_to(self, *, max_header_bytes: int, max_body_bytes: int) -> None:
+        """Hold what comes next to these limits."""
+        self._max_header = max_header_bytes
+        self._max_body = max_body_bytes
 
     def feed(self, data: bytes) -> None:
         """Take bytes as they came; after a refusal they are dropped."""
@@ -198,15 +206,19 @@ class RequestReader:
             self._skip_empty_lines()
         while True:
             piece = self._up_to_blank_line()
+            room = max(0, self._max_header - self._head_bytes)
             self._head_bytes += len(piece)
             if self._head_bytes > self._max_header:
-                return self._refuse(
-                    HeadersTooLarge(f"the request head is larger than {self._max_header} bytes")
-                )
+                self._feed_head(piece[:room])  # what is no HTTP is told as such at any cut
+                why = f"the request head is larger than {self._max_header} bytes"
+                return self._version_fault(piece[:room]) or self._refuse(HeadersTooLarge(why))
             if not piece:
                 return None
             self._begun = True
             upgraded = self._feed_head(piece)
+            fault = self._version_fault(piece)
+            if fault is not None:
+                return fault
             if self._head_done:
                 return self._head_read(upgraded=upgraded)
 
@@ -231,6 +243,23 @@ class RequestReader:
         except httptools.HttpParserUpgrade:
             return True
         return False
+
+    def _version_fault(self, piece: bytes) -> Refusal | None:
+        """Refuse a first line, once `piece` has ended it, that ends as no request of ours does.
+
+        llhttp also reads HTTP/2.0, RTSP and ICE, and HTTP/0.9, whose clients send that line alone
+        and would wait for an answer until the deadline of a head.
+        """
+        if self._line is None:
+            return None
+        self._line += piece
+        end = self._line.find(b"\n") + 1
+        if not end:
+            return None
+        line, self._line = self._line[:end], None
+        if line.endswith(_VERSIONS):
+            return None
+        return self._refuse(BadRequest("HTTP/1.1 and HTTP/1.0 are spoken here"))
 
     def _head_read(self, *, upgraded: bool) -> RequestHead | Refusal:
         version = self._parser.get_http_version()

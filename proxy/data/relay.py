@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping
 from typing import ClassVar, Protocol
 
 from proxy.core.answers import error_event
-from proxy.core.dispatch import Place, Ticket
 from proxy.core.endpoints import Endpoint
 from proxy.core.http import Framing, client_head, decision_lines, engine_head, header
+from proxy.core.places import Place, Ticket
 from proxy.core.words import Outcome, RetryCause
 from proxy.data import events as ev
 from proxy.data import exchange as ex
-from proxy.data.front import Front
+from proxy.data.front import EngineSide, Front
 from proxy.data.ledger import Account
 from proxy.data.own import refusal_answer
 from proxy.data.reader import RequestHead
@@ -68,6 +68,7 @@ class Relay:
         "_head",
         "_held",
         "_response",
+        "_side",
         "_ticket",
         "account",
         "exchange",
@@ -84,6 +85,8 @@ class Relay:
         self.exchange = ex.Exchange(front.timeouts, holds_head=holds_head)
         self.framing = Framing.NONE
         self._engine: EngineConnection | Connecting | None = None
+        self._side: EngineSide | None = None
+        """How the server of its place is spoken to; a reload must not exchange it underway."""
         self._ticket: Ticket | None = None
         self._body = b""
         self._body_read = False
@@ -136,23 +139,29 @@ class Relay:
         """Nobody is there to answer."""
         self._client.keep_alive = False
         if self.exchange.state is not ex.State.ENDED:
-            self._process(ev.ClientGone())
+            try:
+                self._process(ev.ClientGone())
+            except Exception as fault:  # noqa: BLE001 - reported; the connection ends anyway
+                self._client.failed(fault)
 
     def expired(self) -> None:
         """Its deadline has passed."""
-        self._process(ev.Expired())
+        self._told(ev.Expired())
 
     def pause(self) -> None:
         """The client reads more slowly than the engine writes: let the engine wait."""
         if isinstance(self._engine, EngineConnection):
             self._engine.pause()
+            self._place.lease.expect_no_more()
         self.exchange.pause()
 
     def resume(self) -> None:
         """The client has caught up."""
+        now = self._front.clock()
         if isinstance(self._engine, EngineConnection):
             self._engine.resume()
-        self.exchange.resume(self._front.clock())
+            self._place.lease.expect(now)
+        self.exchange.resume(now)
 
     # Waiter
 
@@ -170,8 +179,8 @@ class Relay:
     def _told(self, event: ev.Event) -> None:
         """Go on with what the waiting has led to.
 
-        This runs within the ending of another request, whose fault must not become ours, nor ours
-        its: what fails here ends here.
+        This runs in a timer, which nobody would set anew, or within the ending of another request,
+        whose fault must not become ours, nor ours its: what fails here ends here.
         """
         try:
             self._process(event)
@@ -191,6 +200,12 @@ class Relay:
         self._engine = None
         self._process(ev.ConnectFailed(why))
 
+    def engine_refused(self, refusal: Refusal) -> None:
+        """None, for want of a file descriptor: our own trouble; the other would fare no better."""
+        self._engine = None
+        self._front.connects_without_descriptor += 1
+        self.refuse(refusal)
+
     def engine_head(self, head: ResponseHead) -> None:
         """The response begins."""
         self._response = head
@@ -200,7 +215,9 @@ class Relay:
 
     def engine_body(self, pieces: list[bytes]) -> None:
         """A part of it."""
-        self.exchange.passing(pieces, self._front.clock())
+        now = self._front.clock()
+        self.exchange.passing(pieces, now)
+        self._place.lease.heard(now)
         if self.exchange.state is ex.State.HOLDING:
             self._hold(pieces)
         else:
@@ -226,8 +243,14 @@ class Relay:
 
     def _process(self, event: ev.Event) -> None:
         now = self._front.clock()
-        for command in self.exchange.process(event, now):
-            self.TABLE[type(command)](self, command, now)
+        commands = iter(self.exchange.process(event, now))
+        try:
+            for command in commands:
+                self.TABLE[type(command)](self, command, now)
+        finally:  # whatever has failed, what comes after it in an ending is not left out
+            for command in commands:
+                if isinstance(command, ev.GiveBack | ev.Finish):
+                    self.TABLE[type(command)](self, command, now)
 
     def _ask(self, _command: ev.Ask, now: float) -> None:
         account, front = self.account, self._front
@@ -249,30 +272,44 @@ class Relay:
         place = self._front.dispatcher.retry(
             command.place, need, command.cause, command.evidence, now
         )
-        if place is None:
-            self._process(ev.NotPlaced())
-        else:
+        if place is not None:
             self.account.place = place
             self._process(ev.Placed(place))
+            return
+        if command.cause is RetryCause.CONNECT:  # nothing was sent, so nothing need be lost
+            self._ticket = self._front.dispatcher.wait_for_other(
+                command.place, need, self, self.account.arrived_at
+            )
+        if self._ticket is None:
+            self._process(ev.NotPlaced())
+        else:
+            self.account.waits_again(now)
+            self._process(ev.Queued())
+
+    def _give_back(self, command: ev.GiveBack, now: float) -> None:
+        self._front.dispatcher.end(command.place.lease, command.evidence, now)
 
     def _leave_room(self, _command: ev.LeaveRoom, now: float) -> None:
-        assert self._ticket is not None  # noqa: S101 - it is waiting
-        self._front.dispatcher.leave(self._ticket, now)
+        ticket, self._ticket = self._ticket, None
+        if ticket is not None:  # there is none where asking has failed within us
+            self._front.dispatcher.leave(ticket, now)
 
     def _connect(self, command: ev.Connect, _now: float) -> None:
         if command.fresh:
             self._front.observer.retried(RetryCause.STALE_CONNECTION)
+        else:
+            self._side = self._front.engines[command.upstream]
+        assert self._side is not None  # noqa: S101 - a fresh one replaces one that was used
         self._response = None
         self._held = []
-        pool = self._front.engines[command.upstream].pool
-        self._engine = engine = pool.obtain(self, fresh=command.fresh)
+        self._engine = engine = self._side.pool.obtain(self, fresh=command.fresh)
         if isinstance(engine, EngineConnection):
             self._process(ev.Connected(reused=True))
 
     def _send(self, command: ev.Send, _now: float) -> None:
-        engine, head = self._engine, self._head
+        engine, head, side = self._engine, self._head, self._side
         assert isinstance(engine, EngineConnection)  # noqa: S101 - it is connected
-        side = self._front.engines[self._place.upstream]
+        assert side is not None  # noqa: S101 - it is connected by it
         had_body = head.has_body or head.content_length is not None
         block = engine_head(
             b"GET" if head.method == "HEAD" else head.method.encode(),
@@ -293,6 +330,7 @@ class Relay:
         front = self._front
         self._let_body_go()
         try:
+            self._let_engine_go()  # it is still here only if letting it go has failed within us
             front.closed(self.account.closed(command, self.exchange, now))
         finally:
             if command.place is not None:  # last: who gets the place is told within this call
@@ -301,9 +339,7 @@ class Relay:
             self._client.request_over()
 
     def _drop_engine(self, _command: ev.DropEngine, _now: float) -> None:
-        engine, self._engine = self._engine, None
-        if engine is not None:
-            engine.drop()
+        self._let_engine_go()
 
     def _keep_engine(self, _command: ev.KeepEngine, _now: float) -> None:
         engine, self._engine = self._engine, None
@@ -320,7 +356,10 @@ class Relay:
             client.keep_alive = False
             client.closing_is_end = True
         place = self._place
-        added = decision_lines(self.account.request_id, place.upstream, place.reason)
+        added = (
+            *decision_lines(self.account.request_id, place.upstream, place.reason),
+            *self._front.cors.lines(head.headers, response.headers),
+        )
         client.write(
             client_head(
                 response.status,
@@ -362,7 +401,9 @@ class Relay:
         if refusal.closes or not (self._body_read or client.pass_over_body()):
             client.keep_alive = False
         client.write(
-            refusal_answer(refusal, self.account, self._head, keep_alive=client.keep_alive)
+            refusal_answer(
+                refusal, self.account, self._head, self._front, keep_alive=client.keep_alive
+            )
         )
         client.request_over()
 
@@ -378,6 +419,11 @@ class Relay:
             client.write(b"%x\r\n" % len(event), event, b"\r\n")
         client.request_over()
 
+    def _let_engine_go(self) -> None:
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.drop()
+
     def _let_body_go(self) -> None:
         self._body = b""
         self._count(0)
@@ -389,6 +435,7 @@ class Relay:
     TABLE: ClassVar[Mapping[type[ev.Command], Callable[..., None]]] = {
         ev.Ask: _ask,
         ev.AskOther: _ask_other,
+        ev.GiveBack: _give_back,
         ev.LeaveRoom: _leave_room,
         ev.Connect: _connect,
         ev.Send: _send,

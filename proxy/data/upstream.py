@@ -5,15 +5,25 @@ read is told in one batch that ends with `engine_flush`, so that the sink can wr
 """
 
 import asyncio
+import re
 import ssl
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol, cast
 
 import httptools
 
 from proxy.core.http import transfer_codings
 from proxy.core.words import UpstreamName
+from proxy.data.descriptors import descriptors_ran_out
 from proxy.data.response import ResponseHead
+from proxy.errors import Overloaded, Refusal
+
+MAX_HEAD_BYTES = 262144
+"""How much an engine may send before its answer's head is whole; curl bounds heads at 300 KB."""
+
+_CONTROLS = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+"""What no reason phrase may hold: RFC 9112 section 4."""
 
 
 class Sink(Protocol):
@@ -24,6 +34,9 @@ class Sink(Protocol):
 
     def engine_not_connected(self, why: str) -> None:
         """There will be none."""
+
+    def engine_refused(self, refusal: Refusal) -> None:
+        """There will be none, and the engine has no part in it."""
 
     def engine_head(self, head: ResponseHead) -> None:
         """The response's head."""
@@ -42,6 +55,15 @@ class Sink(Protocol):
 
     def engine_failed(self, fault: Exception) -> None:
         """A fault of ours in telling it."""
+
+
+def _tell(sink: Sink, what: Callable[[Sink], None]) -> None:
+    """Tell `sink` all of one read; a fault of ours in it must not leave a request hanging."""
+    try:
+        what(sink)
+        sink.engine_flush()
+    except Exception as fault:  # noqa: BLE001 - the sink reports it, and gives the request up
+        sink.engine_failed(fault)
 
 
 class EngineConnection(asyncio.Protocol):
@@ -67,6 +89,8 @@ class EngineConnection(asyncio.Protocol):
         self._complete = False
         self._keeps_alive = False
         self._fault: str | None = None
+        self._headless = 0
+        """Bytes that have come without the answer's head being whole."""
 
     @property
     def lost(self) -> bool:
@@ -131,11 +155,11 @@ class EngineConnection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as fault:
             self._broken(f"its answer is not HTTP: {fault}")
-        try:
-            self._deliver(sink)
-            sink.engine_flush()
-        except Exception as fault:  # noqa: BLE001 - ours; the request must not hang on it
-            sink.engine_failed(fault)
+        if self._head is None:
+            self._headless += len(data)
+            if self._headless > MAX_HEAD_BYTES:
+                self._broken(f"its head is larger than {MAX_HEAD_BYTES} bytes")
+        _tell(sink, self._deliver)
 
     def eof_received(self) -> bool | None:
         """The engine has closed its side; for some answers that is the end."""
@@ -143,8 +167,7 @@ class EngineConnection(asyncio.Protocol):
         told = self._head if self._head_told and self._fault is None else None
         if sink is not None and told is not None and told.until_close:
             self._sink = None
-            sink.engine_ended(reusable=False)
-            sink.engine_flush()
+            _tell(sink, lambda sink: sink.engine_ended(reusable=False))
         return None
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -154,8 +177,7 @@ class EngineConnection(asyncio.Protocol):
         self._pool.forget(self)
         if sink is not None:
             why = "the connection was closed" if exc is None else f"{exc}"
-            sink.engine_lost(silent=self._silent, why=why)
-            sink.engine_flush()
+            _tell(sink, lambda sink: sink.engine_lost(silent=self._silent, why=why))
 
     # llhttp
 
@@ -179,6 +201,8 @@ class EngineConnection(asyncio.Protocol):
         status = self._parser.get_status_code()
         if self._complete:
             return
+        if _CONTROLS.search(self._phrase):  # llhttp lets pass what clients refuse
+            self._broken("its reason phrase holds control characters")
         if status < 100 or status == 101:  # noqa: PLR2004 - no status; an upgrade nobody asked for
             self._broken(f"its status is {status}")
         elif status >= 200:  # noqa: PLR2004 - an answer; 1xx is an interim one
@@ -282,7 +306,9 @@ class Pool:
         self._host = host
         self._port = port
         self._tls = tls
-        self._idle_seconds = idle_seconds
+        self.idle_seconds = idle_seconds
+        """How long a connection is kept."""
+        self._retired = False
         self._clock = clock
         self._idle: list[EngineConnection] = []
         self._active: set[EngineConnection] = set()
@@ -298,12 +324,17 @@ class Pool:
         """Connections in use."""
         return len(self._active)
 
+    @property
+    def busy(self) -> bool:
+        """Whether a connection is in use or being made."""
+        return bool(self._active or self._connecting)
+
     def obtain(self, sink: Sink, *, fresh: bool) -> EngineConnection | Connecting:
         """Return a kept connection, the one used last first, or start making one for `sink`.
 
         A kept one is only used while the engine will hardly have closed it.
         """
-        oldest = self._clock() - self._idle_seconds
+        oldest = self._clock() - self.idle_seconds
         while self._idle and not fresh:
             engine = self._idle.pop()
             if engine.idle_since >= oldest:
@@ -319,7 +350,10 @@ class Pool:
         return connecting
 
     def keep(self, engine: EngineConnection) -> None:
-        """Keep `engine` for the next request."""
+        """Keep `engine` for the next request, if there can be one."""
+        if self._retired:
+            engine.drop()
+            return
         self._active.discard(engine)
         engine.idle_since = self._clock()
         self._idle.append(engine)
@@ -332,8 +366,14 @@ class Pool:
 
     def sweep(self, now: float) -> None:
         """Close the kept connections that have been idle for too long; the oldest stand first."""
-        while self._idle and now - self._idle[0].idle_since > self._idle_seconds:
+        while self._idle and now - self._idle[0].idle_since > self.idle_seconds:
             self._idle[0].drop()
+
+    def retire(self) -> None:
+        """Keep nothing from now on; what is in use may end."""
+        self._retired = True
+        for engine in tuple(self._idle):
+            engine.drop()
 
     def close(self) -> None:
         """Close every connection."""
@@ -347,15 +387,23 @@ class Pool:
         try:
             engine = await self._open(connecting)
         except OSError as error:
+            _tell(sink, partial(self._tell_failure, error))
+        else:
+            _tell(sink, partial(self._tell_connected, engine))
+
+    def _tell_failure(self, error: OSError, sink: Sink) -> None:
+        if descriptors_ran_out(error):
+            why = f"no file descriptor is free for a connection to {self.name}"
+            sink.engine_refused(Overloaded(why, retry_after=1))
+        else:
             sink.engine_not_connected(str(error))
-            sink.engine_flush()
-            return
+
+    def _tell_connected(self, engine: EngineConnection, sink: Sink) -> None:
         if engine.lost:  # what is written to it would vanish, and nobody would hear of it again
             sink.engine_not_connected("it was closed as soon as it was made")
         else:
             self._active.add(engine)
             sink.engine_connected(engine)
-        sink.engine_flush()
 
     async def _open(self, connecting: Connecting) -> EngineConnection:
         engine = connecting.engine = EngineConnection(self)

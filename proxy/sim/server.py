@@ -35,6 +35,9 @@ from proxy.sim.wire import (
     stream_head,
 )
 
+_BACKLOG: Final = 2048
+"""uvicorn's default, under which SGLang listens."""
+
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 """SO_LINGER on, for no time: closing sends a reset."""
 
@@ -135,7 +138,10 @@ class _Server:
         """Raises OSError if the port is taken."""
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(
-            lambda: _Connection(self), self.desk.options.host, self.desk.port
+            lambda: _Connection(self),
+            self.desk.options.host,
+            self.desk.port,
+            backlog=_BACKLOG,
         )
         self.desk.port = self._listener.sockets[0].getsockname()[1]
 

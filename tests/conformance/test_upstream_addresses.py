@@ -162,7 +162,7 @@ async def test_plain_http_to_an_https_upstream_is_a_failed_probe(authority: trus
     """The wrong scheme is found by the prober; nothing hangs."""
     spec = PlacedUpstream(speculative=True, tls=certified(authority, "127.0.0.1"), scheme="http")
     async with rig(spec=spec, wait=False) as it:
-        findings = it.app.probers[UpstreamName.SPEC].findings
+        findings = it.app.links[UpstreamName.SPEC].prober.findings
         await until(lambda: findings.fault is not None, "the probe fails")
         await until(lambda: it.healthy(UpstreamName.BASE), "base is healthy")
         assert not it.healthy(UpstreamName.SPEC)

@@ -26,7 +26,7 @@ def scraped() -> Described:
     sources = Sources(
         open_requests=lambda: 0,
         connections=lambda _: (0, 0),
-        findings={name: Findings(reading=reading) for name in UpstreamName},
+        findings=lambda: {name: Findings(reading=reading) for name in UpstreamName},
         dropped_lines=lambda: 0,
     )
     metrics.watch(Dispatcher(SETTINGS, metrics, now=0.0), sources, clock=lambda: 0.0)

@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,8 @@ def named(cell: str) -> tuple[str, ...]:
 
 async def admin_app() -> FastAPI:
     """The admin application as it is served."""
-    made = App(Config(), clock=asyncio.get_running_loop().time, log=None)
+    clock = asyncio.get_running_loop().time
+    made = App(Config(), clock=clock, wall=lambda: datetime.now(UTC), log=None, load=None)
     guard = made.admin()._server.config.app
     assert isinstance(guard, Guard)
     assert isinstance(guard._app, FastAPI)

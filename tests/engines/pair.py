@@ -21,7 +21,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -164,6 +164,22 @@ class Engine:
             self._group.end(signal.SIGKILL, _DRAIN_SECONDS)
             self._group = None
 
+    def freeze(self) -> None:
+        """Stop its scheduler where it is; its HTTP server answers on."""
+        self._scheduler(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let its scheduler go on."""
+        self._scheduler(signal.SIGCONT)
+
+    def _scheduler(self, how: signal.Signals) -> None:
+        group = self._group
+        found = [] if group is None else group.members("sglang::scheduler")
+        if not found:
+            raise EngineError(f"{self.name} has no scheduler")
+        for pid in found:
+            os.kill(pid, how)
+
     def get(self, path: str) -> httpx2.Response:
         """Return its answer to GET *path*, with its key if it has one."""
         key = self.options.api_key
@@ -232,14 +248,27 @@ class _Group:
         else:
             self._main.send_signal(how)
 
-    def _shared_memory(self) -> list[Path]:
-        """Return the files that the group has mapped there: killed, it leaves them."""
-        inodes: set[int] = set()  # not names: a semaphore gets its own after it is mapped
+    def members(self, title: str) -> list[int]:
+        """Return the processes of the group whose title begins with *title*."""
+        return [
+            int(process.name)
+            for process in self._processes()
+            if (process / "cmdline").read_bytes().startswith(title.encode())
+        ]
+
+    def _processes(self) -> Iterator[Path]:
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):  # ended meanwhile, or not ours to look at
                 if os.getpgid(int(process.name)) == self.pid:
-                    maps = (process / "maps").read_text().splitlines()
-                    inodes |= {int(line.split()[4]) for line in maps if str(_SHARED_MEMORY) in line}
+                    yield process
+
+    def _shared_memory(self) -> list[Path]:
+        """Return the files that the group has mapped there: killed, it leaves them."""
+        inodes: set[int] = set()  # not names: a semaphore gets its own after it is mapped
+        for process in self._processes():
+            with contextlib.suppress(OSError):
+                maps = (process / "maps").read_text().splitlines()
+                inodes |= {int(line.split()[4]) for line in maps if str(_SHARED_MEMORY) in line}
         return [file for file in _SHARED_MEMORY.iterdir() if file.stat().st_ino in inodes]
 
     def _close(self) -> None:

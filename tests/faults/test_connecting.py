@@ -10,6 +10,7 @@ import pytest
 from proxy.core.words import UpstreamName
 from proxy.data.response import ResponseHead
 from proxy.data.upstream import Connecting, EngineConnection, Pool
+from proxy.errors import Refusal
 from tests.harness.client import post
 from tests.harness.running import Rig, rig, until
 from tests.harness.upstream import Send, reply
@@ -66,7 +67,7 @@ async def test_client_leaves_while_connecting() -> None:
             await it.until(lambda: it.app.dispatcher.in_flight.spec == 1, "it has a place")
             client.close()
             await it.until(lambda: it.app.front.open_requests == 0, "it is over")
-            pool = it.app.pools[UpstreamName.SPEC]
+            pool = it.app.links[UpstreamName.SPEC].pool
             await it.until(lambda: not pool._connecting, "nobody connects")
 
         labels = {"upstream": "spec", "endpoint": "/generate", "outcome": "abandoned"}
@@ -79,7 +80,7 @@ async def test_shutdown_while_connecting() -> None:
         with swallowing(await without_spec(it)):
             client = await it.client()
             client.send(ASKING)
-            pool = it.app.pools[UpstreamName.SPEC]
+            pool = it.app.links[UpstreamName.SPEC].pool
             await it.until(lambda: bool(pool._connecting), "it connects")
             pool.close()
             await it.until(lambda: not pool._connecting, "nobody connects")
@@ -100,6 +101,10 @@ class Hearer:
     def engine_not_connected(self, why: str) -> None:
         """Keep it."""
         self.heard.append(why)
+
+    def engine_refused(self, refusal: Refusal) -> None:
+        """Keep it."""
+        self.heard.append(f"refused: {refusal}")
 
     def engine_head(self, head: ResponseHead) -> None:
         """Keep it."""

@@ -9,6 +9,7 @@ from statistics import median
 
 import pytest
 
+from proxy.core.words import UpstreamName
 from tests.harness.client import CHAT, CHAT_STREAM, RawClient, get, post
 from tests.harness.running import Rig, rig
 from tests.harness.upstream import (
@@ -229,6 +230,25 @@ async def test_ambiguous_framing_of_an_answer_is_refused(framing: bytes) -> None
         response = await client.response()
 
         assert (response.status, response.code) == (502, "upstream_reset")
+
+
+@pytest.mark.parametrize(
+    ("head", "why"),
+    [
+        (b"HTTP/1.1 200 O\x01K\r\ncontent-length: 0\r\n\r\n", "control characters"),
+        (b"HTTP/1.1 200 OK\r\n" + b"x: " + b"y" * 300_000, "its head is larger than"),
+        (b"HTTP/1.1 103 Early Hints\r\n\r\n" * 12_000, "its head is larger than"),
+    ],
+    ids=["a phrase", "a header", "interim heads"],
+)
+async def test_heads_that_no_client_would_take(head: bytes, why: str) -> None:
+    """What an engine may send before its answer begins is bounded, and not passed on blindly."""
+    async with rig() as it:
+        client = await ask(it, ASKING, Send(head), Silence())
+        response = await client.response()
+
+        assert (response.status, response.code) == (502, "upstream_reset")
+        assert why in response.body.decode()
 
 
 # Silence ------------------------------------------------------------------------------------
@@ -456,7 +476,7 @@ async def test_slow_client_pauses_its_engine() -> None:
         await it.spec.received(1)
         (connection,) = it.app.front.connections
         await it.until(lambda: connection.slow, "the client is slow")
-        engine_side = it.app.pools["spec"]  # type: ignore[index]  # a StrEnum is its value
+        engine_side = it.app.links[UpstreamName.SPEC].pool
         assert engine_side.active == 1
         assert connection.unsent_bytes < 2 << 20
         client.read_on()

@@ -44,9 +44,18 @@ class RawClient:
         self.writer = writer
 
     @classmethod
-    async def connect(cls, port: int) -> Self:
-        """Connect to `port` on loopback."""
-        return cls(*await asyncio.open_connection("127.0.0.1", port, limit=1 << 26))
+    async def connect(cls, port: int, *, receive_bytes: int | None = None) -> Self:
+        """Connect to `port` on loopback; `receive_bytes` is what the kernel may take unread."""
+        raw = socket.socket()
+        try:
+            raw.setblocking(False)
+            if receive_bytes is not None:  # before it connects: the window is agreed upon then
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+            await asyncio.get_running_loop().sock_connect(raw, ("127.0.0.1", port))
+            return cls(*await asyncio.open_connection(sock=raw, limit=1 << 26))
+        except BaseException:
+            raw.close()
+            raise
 
     async def __aenter__(self) -> Self:
         return self

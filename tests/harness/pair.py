@@ -7,12 +7,13 @@ model, spec speculative and base not.
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from proxy.core.dispatch import Dispatcher, Evidence, Place, Settings, Ticket
+from proxy.core.dispatch import Dispatcher
 from proxy.core.eligibility import Eligibility, Rule, Rules, Verdict
 from proxy.core.health import HealthRules
 from proxy.core.identity import Identity
 from proxy.core.modes import Switch, Thresholds
 from proxy.core.observer import Record
+from proxy.core.places import Evidence, Place, Settings, Ticket
 from proxy.core.route import Need
 from proxy.core.words import (
     AdminState,
@@ -37,7 +38,7 @@ SETTINGS = Settings(
         flap_window=60.0,
         flap_hold=60.0,
     ),
-    health=HealthRules(fall=3, rise=2, passive_failures=5, ejection=5.0),
+    health=HealthRules(fall=3, rise=2, passive_failures=5, stalled=30.0, ejection=5.0),
     rules=Rules(
         verdicts={rule: Verdict.ANY for rule in Rule if rule not in _BOUNDS},
         short_output_tokens=1,
@@ -229,20 +230,12 @@ class Pair:
     def up(self, name: UpstreamName, identity: Identity | None = None, *, probes: int = 1) -> None:
         """Good probes of `name`, with its identity."""
         for _ in range(probes):
-            self.dispatcher.probed(
-                name,
-                good=True,
-                identity=identity or IDENTITIES[name],
-                detail="",
-                now=self.now,
-            )
+            self.dispatcher.probe_succeeded(name, identity or IDENTITIES[name], self.now)
 
     def down(self, name: UpstreamName, *, probes: int = 3) -> None:
         """Failed probes of `name`: as many as it takes, if not given."""
         for _ in range(probes):
-            self.dispatcher.probed(
-                name, good=False, identity=None, detail="it is silent", now=self.now
-            )
+            self.dispatcher.probe_failed(name, "it is silent", self.now)
 
     def fail(self, name: UpstreamName) -> None:
         """Requests to `name` fail until it is ejected for a time, base-only or overriding ones."""

@@ -16,8 +16,15 @@ from typing import Self
 
 import httpx2
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from tests.harness import books
 
 START_SECONDS = 20.0
+SETTLED_SECONDS = 2.0
+"""Within which nothing may be left after a test."""
+STRAYS = ("Traceback", "never retrieved", "never awaited", "was destroyed", "failed within")
+"""What the log says of an exception that nobody has foreseen."""
 POLL_SECONDS = 0.02
 PROGRAM = (sys.executable, "-m", "proxy", "serve")
 
@@ -54,6 +61,8 @@ class Specswitch:
         self.exit_code = 0
         """The one that it has to end with."""
         self.program: Sequence[str] = PROGRAM
+        self.leaves_nothing = False
+        """Whether leaving it, without an error, asks `nothing_left` first."""
         self.wait = True
         """Whether entering it waits until it can serve."""
         self._environment = {
@@ -91,8 +100,12 @@ class Specswitch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._client.close()
-        code = self.stop()
+        try:
+            if error is None and self.leaves_nothing:
+                self.nothing_left()
+        finally:
+            self._client.close()
+            code = self.stop()
         if error is None:
             assert code == self.exit_code, self.log.read_text()
 
@@ -173,13 +186,24 @@ class Specswitch:
 
     def metric(self, name: str, **labels: str) -> float:
         """The sum of a metric's series with these labels; 0 where there are none."""
-        text = self._client.get(f"{self.admin_url}/metrics").raise_for_status().text
         return sum(
             sample.value
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
+            for sample in self.samples()
             if sample.name == f"specswitch_{name}" and labels.items() <= sample.labels.items()
         )
+
+    def samples(self) -> list[Sample]:
+        """One scrape."""
+        text = self._client.get(f"{self.admin_url}/metrics").raise_for_status().text
+        return [s for family in text_string_to_metric_families(text) for s in family.samples]
+
+    def nothing_left(self) -> None:
+        """Within two seconds nothing is going on any more, the books balance, the log is clean."""
+        self._until(lambda: not books.left(self.samples()), SETTLED_SECONDS)
+        wrong = books.faults(self.samples())
+        text = self.log.read_text()
+        assert not wrong, "; ".join(wrong)
+        assert not any(word in text for word in STRAYS), text
 
     def lines(self) -> list[dict[str, object]]:
         """What it has logged."""

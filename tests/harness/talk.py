@@ -8,11 +8,12 @@ A test reads as what was said:
 
 from typing import NamedTuple, Self
 
-from proxy.core.dispatch import Evidence, Place
 from proxy.core.inflight import Lease
 from proxy.core.peek import Dialect
+from proxy.core.places import Evidence, Place
 from proxy.core.sse import StreamWatch
 from proxy.core.words import Outcome, RetryCause, UpstreamName
+from proxy.core.work import Work
 from proxy.data.events import (
     Answer,
     Ask,
@@ -59,7 +60,7 @@ DONE = b"data: [DONE]\n\n"
 
 def place(upstream: UpstreamName) -> Place:
     """A place at `upstream`."""
-    return Place(upstream, "mode", upstream, Lease(upstream, 1, since=START, trial=False))
+    return Place(upstream, "mode", upstream, Lease(upstream, 1, Work(), trial=False))
 
 
 AT_SPEC, AT_BASE = place(SPEC), place(BASE)

@@ -5,6 +5,8 @@ is answered by the steps that the test has given; everything that came and how e
 is kept for the test to look at.
 
     upstream.script(Send(head), Gate(event), Send(piece), Reset())
+
+Or the test answers itself, when it likes: `upstream.script(ByHand())`, `request.say(piece)`.
 """
 
 import asyncio
@@ -12,7 +14,8 @@ import json
 import socket
 import struct
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Self, TypeAlias
 
@@ -46,7 +49,12 @@ class Silence:
     """Say nothing more until the other side has gone."""
 
 
-Step: TypeAlias = Send | Gate | Reset | Fin | Silence
+@dataclass(frozen=True)
+class ByHand:
+    """The test answers, by the methods of what was received, until it calls `over`."""
+
+
+Step: TypeAlias = Send | Gate | Reset | Fin | Silence | ByHand
 
 
 @dataclass
@@ -57,6 +65,9 @@ class Received:
     headers: list[tuple[str, str]]
     body: bytes
     connection: int
+    writer: asyncio.StreamWriter
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set by `over`."""
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the connection has ended while this was the last request on it."""
     gone_at: float | None = None
@@ -74,6 +85,22 @@ class Received:
     def path(self) -> str:
         """The request target."""
         return self.line.split(" ")[1]
+
+    def say(self, data: bytes) -> None:
+        """Send bytes now."""
+        self.writer.write(data)
+
+    def fin(self) -> None:
+        """Send FIN now, and go on listening."""
+        self.writer.write_eof()
+
+    def reset(self) -> None:
+        """Close with a reset now."""
+        _reset(self.writer)
+
+    def over(self) -> None:
+        """The answer is whole: wait for the next request on this connection."""
+        self.ended.set()
 
 
 def reply(
@@ -133,7 +160,12 @@ class ScriptedUpstream:
         self._always: tuple[Step, ...] = (Send(reply(b"{}")),)
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
+        self._probed: set[asyncio.StreamWriter] = set()
+        """Those that probes have come over."""
+        self.answering = 0
+        """Requests, not probes, whose answer is not over."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting: set[asyncio.Task[object]] = set()
         self._connections = 0
         self._arrived = asyncio.Condition()
 
@@ -146,6 +178,16 @@ class ScriptedUpstream:
     def open_connections(self) -> int:
         """Connections that are open now."""
         return len(self._writers)
+
+    @property
+    def for_requests(self) -> int:
+        """Those of them over which no probe has come."""
+        return len(self._writers - self._probed)
+
+    @property
+    def tasks(self) -> set[asyncio.Task[object]]:
+        """The tasks that serve its connections."""
+        return {*self._tasks, *self._waiting}
 
     def script(self, *steps: Step) -> None:
         """Answer the next request by `steps`; scripts queue up."""
@@ -173,6 +215,26 @@ class ScriptedUpstream:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await self._server.wait_closed()
             self._server = None
+
+    @asynccontextmanager
+    async def taking_none(self) -> AsyncIterator[None]:
+        """Neither take nor refuse a further connection: the backlog is full. Those that are stay.
+
+        Who has tried meanwhile tries again a second after, which is TCP's first patience.
+        """
+        assert self._server is not None
+        self._server.close()
+        with ExitStack() as sockets:
+            listener = sockets.enter_context(socket.socket())
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(("127.0.0.1", self.port))
+            listener.listen(0)
+            for _ in range(4):
+                waiting = sockets.enter_context(socket.socket())
+                waiting.setblocking(False)
+                waiting.connect_ex(("127.0.0.1", self.port))
+            yield
+        await self.start()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -203,6 +265,7 @@ class ScriptedUpstream:
                 request.gone_at = asyncio.get_running_loop().time()
                 request.gone.set()
             self._writers.discard(writer)
+            self._probed.discard(writer)
             self._tasks.discard(task)
             writer.close()
 
@@ -214,24 +277,32 @@ class ScriptedUpstream:
         last: list[Received],
     ) -> None:
         while True:
-            request = await _read_request(reader, connection)
+            request = await _read_request(reader, writer, connection)
             last.clear()
-            if request.path.startswith(("/ready", "/server_info", "/get_server_info", "/v1/loads")):
+            probe = self._probe_answer(request)
+            if probe is not None:
                 self.probes += 1
-                writer.write(self._probe_answer(request.path))
-                continue
-            if request.path == "/v1/models" and request.header("user-agent") == "specswitch":
-                self.probes += 1
-                writer.write(reply(b'{"object":"list","data":[]}'))
+                self._probed.add(writer)
+                writer.write(probe)
                 continue
             last.append(request)
             async with self._arrived:
                 self.requests.append(request)
                 self._arrived.notify_all()
-            if not await self._play(reader, writer):
-                return
+            self.answering += 1
+            try:
+                if not await self._play(reader, request):
+                    return
+            finally:
+                self.answering -= 1
 
-    def _probe_answer(self, path: str) -> bytes:
+    def _probe_answer(self, request: Received) -> bytes | None:
+        """The answer to a probe, None to what is none."""
+        path = request.path
+        if path == "/v1/models" and request.header("user-agent") == "specswitch":
+            return reply(b'{"object":"list","data":[]}')
+        if not path.startswith(("/ready", "/server_info", "/get_server_info", "/v1/loads")):
+            return None
         if path.startswith("/ready"):
             return reply(b"", status="200 OK" if self.ready else "503 Service Unavailable")
         if path.startswith(("/server_info", "/get_server_info")) and self.info is not None:
@@ -240,8 +311,9 @@ class ScriptedUpstream:
             return reply(b'{"loads":[{"dp_rank":0,"num_running_reqs":0,"num_waiting_reqs":0}]}')
         return reply(b'{"detail":"Not Found"}', status="404 Not Found")
 
-    async def _play(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def _play(self, reader: asyncio.StreamReader, request: Received) -> bool:
         """Answer by the next script; whether the connection can go on."""
+        writer = request.writer
         for step in self._scripts.popleft() if self._scripts else self._always:
             match step:
                 case Send(data):
@@ -251,6 +323,8 @@ class ScriptedUpstream:
                     await self._unless_gone(reader, event)
                 case Silence():
                     await self._unless_gone(reader, asyncio.Event())
+                case ByHand():
+                    await self._unless_gone(reader, request.ended)
                 case Reset():
                     _reset(writer)
                     return False
@@ -258,11 +332,11 @@ class ScriptedUpstream:
                     return False
         return True
 
-    @staticmethod
-    async def _unless_gone(reader: asyncio.StreamReader, event: asyncio.Event) -> None:
+    async def _unless_gone(self, reader: asyncio.StreamReader, event: asyncio.Event) -> None:
         """Wait for `event`; raises ConnectionError as soon as the other side has gone."""
         waits = asyncio.get_running_loop().create_task(event.wait())
         reads = asyncio.get_running_loop().create_task(reader.read(1))
+        self._waiting |= {waits, reads}
         try:
             await asyncio.wait((waits, reads), return_when=asyncio.FIRST_COMPLETED)
             if not waits.done() and reads.done():
@@ -271,15 +345,18 @@ class ScriptedUpstream:
             for task in (waits, reads):
                 task.cancel()
             await asyncio.gather(waits, reads, return_exceptions=True)
+            self._waiting -= {waits, reads}
 
 
-async def _read_request(reader: asyncio.StreamReader, connection: int) -> Received:
+async def _read_request(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connection: int
+) -> Received:
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     line, *rest = head.split("\r\n")
     headers = [(n, v.strip()) for n, _, v in (each.partition(":") for each in rest if each)]
     length = next((int(v) for n, v in headers if n.lower() == "content-length"), 0)
     body = await reader.readexactly(length)
-    return Received(line, headers, body, connection)
+    return Received(line, headers, body, connection, writer)
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:

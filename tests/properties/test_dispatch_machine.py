@@ -9,8 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from proxy.core.dispatch import Evidence, Place, Ticket
 from proxy.core.eligibility import Verdict
+from proxy.core.places import Evidence, Place, Ticket
 from proxy.core.route import Decision, Need, Never, Reason
 from proxy.core.words import AdminState, Control, RetryCause, UpstreamName
 from proxy.errors import Refusal

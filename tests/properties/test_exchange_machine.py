@@ -8,11 +8,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from proxy.core.dispatch import Place
 from proxy.core.inflight import Lease
 from proxy.core.peek import Dialect
+from proxy.core.places import Place
 from proxy.core.sse import StreamWatch
-from proxy.core.words import Outcome, UpstreamName
+from proxy.core.words import Outcome, RetryCause, UpstreamName
+from proxy.core.work import Work
 from proxy.data.events import (
     Answer,
     Ask,
@@ -30,11 +31,13 @@ from proxy.data.events import (
     Expired,
     Finish,
     FirstEventRead,
+    GiveBack,
     HeadRead,
     KeepEngine,
     LeaveRoom,
     NotPlaced,
     Placed,
+    Queued,
     Refused,
     RequestRead,
     ResponseEnded,
@@ -94,15 +97,25 @@ class Book:
         """How many commands of `kinds` there were."""
         return sum(isinstance(command, kinds) for command in self.commands)
 
+    @property
+    def asked_with(self) -> AskOther:
+        """The last question for a place at the other upstream."""
+        return next(each for each in reversed(self.commands) if isinstance(each, AskOther))
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether it may wait for that: only what was never sent."""
+        return self.expects(Queued) and self.asked_with.cause is RetryCause.CONNECT
+
     def place(self) -> Placed:
         """A place; for a retry at the other upstream."""
         held = self.exchange.place
         name = UpstreamName.SPEC if held is None else held.upstream.other
-        return Placed(Place(name, "mode", name, Lease(name, 1, since=self.now, trial=False)))
+        return Placed(Place(name, "mode", name, Lease(name, 1, Work(), trial=False)))
 
     def tell(self, event: Event) -> None:
         """Tell the exchange, and note what it commands in turn."""
-        if isinstance(event, ConnectFailed):
+        if isinstance(event, ConnectFailed | Refused):
             self.connection = False  # there is nothing to drop
         for command in self.exchange.process(event, self.now):
             self.note_for_engine(command)
@@ -136,7 +149,14 @@ class Book:
             case Ask() | AskOther():
                 assert self.count(type(command), SendHead, Finish) == 0
             case LeaveRoom():
-                assert self.count(Connect) == 0
+                assert not self.connection
+            case GiveBack(place):
+                assert not self.connection
+                assert self.exchange.place is None
+                assert place is self.asked_with.place
+                assert self.asked_with.cause is RetryCause.CONNECT
+                assert self.count(GiveBack) == 0
+                assert self.count(Send) <= 1  # over a connection that was stale
             case _:
                 pass  # the other half is below
 
@@ -217,6 +237,12 @@ class ExchangeMachine(RuleBasedStateMachine):
     def not_placed(self) -> None:
         """The dispatcher has none."""
         self.book.tell(NotPlaced())
+
+    @precondition(lambda self: self.book.may_wait)
+    @rule()
+    def queued(self) -> None:
+        """The dispatcher has none yet."""
+        self.book.tell(Queued())
 
     @precondition(expects(Refused))
     @rule()
@@ -307,6 +333,7 @@ STEPS: dict[str, Callable[[Book], None]] = {
     "refused": lambda book: book.tell(Refused(Overloaded("no room"))),
     "place": lambda book: book.tell(book.place()),
     "no place": lambda book: book.tell(NotPlaced()),
+    "waits": lambda book: book.tell(Queued()),
     "old": lambda book: book.tell(Connected(reused=True)),
     "new": lambda book: book.tell(Connected(reused=False)),
     "no connection": lambda book: book.tell(ConnectFailed("refused")),
@@ -323,21 +350,21 @@ STEPS: dict[str, Callable[[Book], None]] = {
 NEXT: dict[State, tuple[str, ...]] = {
     State.READING: ("body", "refused", "gone"),
     State.WAITING: ("place", "refused", "gone"),
-    State.CONNECTING: ("old", "new", "no connection", "gone", "late"),
+    State.CONNECTING: ("old", "new", "no connection", "refused", "gone", "late"),
     State.AWAITING: ("200", "stream", "503", "lost", "gone", "late"),
     State.HOLDING: ("token", "full", "end", "lost", "gone", "late"),
-    State.RETRYING: ("place", "no place"),
+    State.RETRYING: ("place", "no place", "gone"),
     State.RELAYING: ("end", "lost", "gone", "late"),
     State.ENDED: (),
 }
 
 
-def after(path: tuple[str, ...]) -> State:
-    """Where the exchange stands at the end of `path`."""
+def after(path: tuple[str, ...]) -> Book:
+    """What there is at the end of `path`."""
     book = Book(holds_head=True, streams=True)
     for step in path:
         STEPS[step](book)
-    return book.state
+    return book
 
 
 def test_every_path_ends_once() -> None:
@@ -346,10 +373,11 @@ def test_every_path_ends_once() -> None:
     ends: list[tuple[str, ...]] = []
     while paths:
         path = paths.pop()
-        state = after(path)
-        if state is State.ENDED:
+        book = after(path)
+        if book.state is State.ENDED:
             ends.append(path)
-        paths += [(*path, step) for step in NEXT[state]]
+        steps = (*NEXT[book.state], *(("waits",) if book.may_wait else ()))
+        paths += [(*path, step) for step in steps]
     assert {*chain(*ends)} == {*STEPS}
     longest = max(ends, key=len)
     assert longest.count("old") + longest.count("new") == 3

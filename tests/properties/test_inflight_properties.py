@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from proxy.core.inflight import InFlight, Lease, LeaseError
 from proxy.core.words import UpstreamName
+from proxy.core.work import Work
 
 SPEC, BASE = UpstreamName.SPEC, UpstreamName.BASE
 
@@ -33,7 +34,7 @@ def test_counts_are_the_open_leases(
         both += wait * (counts.spec > 0 and counts.base > 0)
         now += wait
         if isinstance(what, tuple):
-            leases.append(counts.take(*what, trial=False, now=now))
+            leases.append(counts.take(*what, Work(), trial=False, now=now))
         elif leases:
             give_back(counts, leases[what % len(leases)], now)
         for name in UpstreamName:
@@ -56,7 +57,7 @@ def test_reading_time_with_both_active_changes_nothing(
     for wait, what in steps:
         now += wait
         if isinstance(what, tuple):
-            counts.take(*what, trial=False, now=now)
+            counts.take(*what, Work(), trial=False, now=now)
     before = counts.both_active_seconds(now)
     overlap = counts.spec > 0 and counts.base > 0
     for wait in reads:

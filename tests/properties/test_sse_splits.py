@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from proxy.core import sse
 from proxy.core.peek import Dialect
 from proxy.core.sse import StreamWatch
+from proxy.core.usage import usage_of
 
 DATA = Path(__file__).parent.parent / "data"
 
@@ -158,4 +159,4 @@ def test_any_split_around_the_bound(
 def test_no_bytes_make_it_raise(dialect: Dialect, pieces: list[bytes]) -> None:
     """A stream is the engine's, and it may send anything."""
     seen(dialect, pieces)
-    sse.usage_of(b"".join(pieces), dialect)
+    usage_of(b"".join(pieces), dialect)

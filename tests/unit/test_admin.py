@@ -18,7 +18,7 @@ from proxy.control.admin import AdminServer, _listen, build_admin
 from proxy.control.engine import Findings, Load, Reading
 from proxy.control.guard import MAX_BODY_BYTES
 from proxy.control.metrics import Metrics
-from proxy.control.state import Facts, Pair
+from proxy.control.state import Facts, Known, Pair
 from proxy.core.dispatch import Dispatcher
 from proxy.core.identity import Identity
 from proxy.core.words import AdminState, Control, UpstreamName
@@ -46,13 +46,34 @@ class Scene:
         self.dispatcher = Dispatcher(settings, self.metrics, now=self.now)
         self.findings = {SPEC: Findings(), BASE: Findings()}
         urls = {SPEC: "http://127.0.0.1:30001", BASE: "http://127.0.0.1:30000"}
-        facts = Facts(urls=urls, version="1.2.3", started=STARTED)
+        facts = Facts(version="1.2.3", started=STARTED)
         pair = Pair(
-            self.dispatcher, facts, self.findings, clock=lambda: self.now, wall=lambda: LATER
+            self.dispatcher,
+            facts,
+            lambda: {
+                name: Known(url=url, findings=self.findings[name]) for name, url in urls.items()
+            },
+            clock=lambda: self.now,
+            wall=lambda: LATER,
         )
-        self.app = build_admin(pair, self.metrics, token=token, known_hosts={"admin.example"})
+        self.changed: tuple[str, ...] = ()
+        self.rejected: ConfigError | None = None
+        self.token = token
+        self.app = build_admin(
+            pair,
+            self.metrics,
+            reload=self.reload,
+            token=lambda: self.token,
+            known_hosts={"admin.example"},
+        )
         transport = httpx2.ASGITransport(app=self.app, raise_app_exceptions=False)
         self.client = httpx2.AsyncClient(transport=transport, base_url="http://localhost:8001")
+
+    async def reload(self) -> tuple[str, ...]:
+        """What a reload finds."""
+        if self.rejected is not None:
+            raise self.rejected
+        return self.changed
 
     def probe(self, *names: UpstreamName) -> None:
         """Good probes, by which these become healthy."""
@@ -63,7 +84,7 @@ class Scene:
                 max_running_requests=48,
                 version="0.5.23",
             )
-            self.dispatcher.probed(name, good=True, identity=identity, detail="", now=self.now)
+            self.dispatcher.probe_succeeded(name, identity, self.now)
 
 
 @pytest.fixture
@@ -181,7 +202,7 @@ async def test_a_stale_load_is_unknown(scene: Scene) -> None:
 async def test_state_says_what_is_wrong(scene: Scene) -> None:
     """Swapped servers and failed probes, as sentences."""
     plain = Identity(known=True)
-    scene.dispatcher.probed(SPEC, good=True, identity=plain, detail="", now=0.0)
+    scene.dispatcher.probe_succeeded(SPEC, plain, 0.0)
     scene.findings[BASE].fault = "http://127.0.0.1:30000/ready answers 503"
 
     upstreams = (await scene.client.get("/admin/state")).json()["upstreams"]
@@ -217,6 +238,7 @@ async def test_the_api_is_described(scene: Scene) -> None:
         "/admin/state",
         "/admin/control",
         "/admin/upstreams/{name}",
+        "/admin/reload",
     }
     assert "UpstreamState" in described["components"]["schemas"]
 
@@ -439,3 +461,37 @@ async def test_a_server_that_ends_at_once_is_an_error(scene: Scene) -> None:
     server._server.startup = broken  # type: ignore[method-assign]  # the fault itself
     with pytest.raises(RuntimeError, match="broken"):
         await server.start()
+
+
+async def test_a_reload_tells_what_changed(scene: Scene) -> None:
+    """By key; nothing may have."""
+    scene.changed = ("policy.crossover", "auth.api_keys")
+
+    answer = await scene.client.post("/admin/reload", json={})
+
+    assert (answer.status_code, answer.json()) == (200, {"changed": list(scene.changed)})
+
+
+async def test_a_refused_reload_tells_every_finding(scene: Scene) -> None:
+    """Each with its path."""
+    scene.rejected = ConfigError([("listen.port", "cannot be changed"), ("policy", "unknown key")])
+
+    answer = await scene.client.post("/admin/reload", json={})
+
+    assert answer.status_code == 422
+    assert answer.json() == {
+        "errors": [
+            {"path": "listen.port", "message": "cannot be changed"},
+            {"path": "policy", "message": "unknown key"},
+        ]
+    }
+
+
+async def test_the_token_that_counts_is_the_one_of_now(scene: Scene) -> None:
+    """A reload may have set one."""
+    scene.token = "new"
+    refused = await scene.client.post("/admin/reload", json={})
+    bearer = {"authorization": "Bearer new"}
+    taken = await scene.client.post("/admin/reload", json={}, headers=bearer)
+
+    assert (refused.status_code, taken.status_code) == (401, 200)

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import pytest
 
@@ -36,6 +37,12 @@ def config(**keys: object) -> Config:
     }
     overrides = {name.replace("__", "."): value for name, value in keys.items()}
     return load(file=None, env={}, overrides={**base, **overrides})
+
+
+def built() -> App:
+    """Built, and not running."""
+    clock = asyncio.get_running_loop().time
+    return App(config(), clock=clock, wall=lambda: datetime.now(UTC), log=None, load=None)
 
 
 class Clock:
@@ -155,7 +162,7 @@ async def test_a_background_death_cuts(caplog: pytest.LogCaptureFixture) -> None
 
 async def test_a_background_task_that_returns_has_died() -> None:
     """They run for ever: one that ends without an error is as dead."""
-    app = App(config(), clock=asyncio.get_running_loop().time, log=None)
+    app = built()
     task = asyncio.get_running_loop().create_task(asyncio.sleep(0), name="the test")
     await task
     app.background_ended(task)
@@ -165,7 +172,7 @@ async def test_a_background_task_that_returns_has_died() -> None:
 
 async def test_our_own_stopping_is_no_death() -> None:
     """A task that we have cancelled is not reported."""
-    app = App(config(), clock=asyncio.get_running_loop().time, log=None)
+    app = built()
     task = asyncio.get_running_loop().create_task(asyncio.Event().wait())
     task.cancel()
     await asyncio.wait({task})

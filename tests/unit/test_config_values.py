@@ -109,12 +109,12 @@ BAD = [
     (
         "health.path",
         '"/health_generate?x=1"',
-        "must not be /health_generate: a probe never generates tokens",
+        "must not be one at which SGLang generates a token: /health, /health_generate",
     ),
     (
         "health.path",
         '"/health_generate/"',
-        "must not be /health_generate: a probe never generates tokens",
+        "must not be one at which SGLang generates a token: /health, /health_generate",
     ),
     # files and keys
     (
@@ -237,7 +237,7 @@ def test_good_urls(text: str, url: Url, spelling: str) -> None:
         ("timeouts.wait_for_upstream", 0, 0.0),
         ("timeouts.drain", 0, 0.0),
         ("eligibility.lora", "any", "any"),
-        ("health.path", "/health?full=1", "/health?full=1"),
+        ("health.path", "/healthy?full=1", "/healthy?full=1"),
     ],
 )
 def test_values_at_the_edge(path: str, value: object, expected: object) -> None:

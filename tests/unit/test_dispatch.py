@@ -4,9 +4,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from proxy.core.dispatch import Evidence, Place
 from proxy.core.identity import Identity
 from proxy.core.inflight import LeaseError
+from proxy.core.places import Evidence, Place, Settings
 from proxy.core.route import Need
 from proxy.core.words import (
     AdminState,
@@ -17,6 +17,7 @@ from proxy.core.words import (
     SwitchReason,
     UpstreamName,
 )
+from proxy.errors import QueueTimeout
 from tests.harness.pair import (
     BASE,
     IDENTITIES,
@@ -25,6 +26,7 @@ from tests.harness.pair import (
     SPEC,
     UNCALIBRATED,
     Pair,
+    Standing,
     model_path,
     need,
     only_base,
@@ -314,6 +316,67 @@ def test_without_a_place_there_is_no_retry(row: Denied) -> None:
     assert retry(pair, first, row.cause, row.wanted) is None
     assert first.lease.open
     assert pair.told.retries == []
+    pair.end(first)
+
+
+def test_what_could_not_be_sent_waits_in_front_for_the_other() -> None:
+    """It had its turn; it never gets a place where it found nobody, and those behind it wait on."""
+    pair = Pair(replace(SETTINGS, spec_cap=1, base_cap=1))
+    pair.control(Control.BASE)
+    at_base = pair.place()
+    pair.control(Control.AUTO)
+    at_spec = pair.place(need(override=SPEC))
+    _, behind = pair.wait(need(override=SPEC))
+    assert retry(pair, at_base, RetryCause.CONNECT) is None
+    again = Standing()
+    ticket = pair.dispatcher.wait_for_other(at_base, need(), again, pair.now)
+    assert ticket is not None
+    pair.end(at_base, Evidence.BAD)
+    assert (again.told, len(behind.told)) == ([], 1)  # base's place is for who has not found out
+    assert behind.place.upstream is BASE
+    assert pair.told.retries == []
+    pair.end(at_spec)
+    assert (again.place.upstream, again.place.reason) == (SPEC, "retry")
+    assert pair.told.retries == [RetryCause.CONNECT]
+    pair.end(again.place)
+    pair.end(behind.place)
+
+
+def test_who_waits_again_does_so_for_no_longer() -> None:
+    """Its patience counts from when it came first."""
+    pair = Pair(replace(SETTINGS, spec_cap=1))
+    first = pair.place(need(override=BASE))
+    pair.place(need(override=SPEC))
+    arrived = pair.now - SETTINGS.queue_timeout + 1.0
+    again = Standing()
+    pair.dispatcher.wait_for_other(first, need(), again, arrived)
+    pair.end(first)
+    pair.later(1.0)
+    assert isinstance(again.refusal, QueueTimeout)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "down", "changes"),
+    [
+        (only_base(), None, {}),
+        (model_path(), None, {}),
+        (need(override=BASE), SPEC, {}),
+        (need(override=BASE), None, {"queue_size": 0}),
+        (need(override=BASE), None, {"queue_timeout": 0.0}),
+    ],
+)
+def test_who_may_not_wait_again(
+    wanted: Need, down: UpstreamName | None, changes: dict[str, float]
+) -> None:
+    """Where only base may serve, the other is not there, or nobody may wait at all."""
+    settings: Settings = replace(SETTINGS, **changes)  # type: ignore[arg-type]  # ints and floats
+    pair = Pair(settings)
+    first = pair.place(wanted)
+    assert first.upstream is BASE
+    if down is not None:
+        pair.down(down)
+    assert pair.dispatcher.wait_for_other(first, wanted, Standing(), pair.now) is None
+    assert first.lease.open
     pair.end(first)
 
 

@@ -4,22 +4,23 @@ from dataclasses import replace
 
 import pytest
 
-from proxy.core.dispatch import Evidence
+from proxy.core.places import Evidence
 from proxy.core.words import (
+    AdminState,
     Control,
     EjectionCause,
     Health,
     SwitchReason,
 )
-from proxy.errors import (
-    QueueTimeout,
-)
+from proxy.errors import Overloaded, QueueTimeout
 from tests.harness.pair import (
     BASE,
     IDENTITIES,
+    SETTINGS,
     SPEC,
     Pair,
     need,
+    only_base,
     where,
 )
 
@@ -44,7 +45,7 @@ def test_what_is_healthy_is_probed_without_a_word() -> None:
     """A good probe needs no identity then, tells nobody, and begins the count of failures anew."""
     pair = Pair()
     pair.down(SPEC, probes=2)
-    pair.dispatcher.probed(SPEC, good=True, identity=None, detail="", now=pair.now)
+    pair.dispatcher.probe_succeeded(SPEC, None, pair.now)
     pair.down(SPEC, probes=2)
     assert pair.state(SPEC) == (Health.HEALTHY, None)
     assert len(pair.told.health) == 2
@@ -214,3 +215,128 @@ def test_adapters_of_both_are_known() -> None:
     pair.up(BASE, replace(IDENTITIES[BASE], adapters=frozenset({"a"})))
     pair.up(SPEC, replace(IDENTITIES[SPEC], adapters=frozenset({"b"})))
     assert pair.dispatcher.adapters == {"a", "b"}
+
+
+# Silence -----------------------------------------------------------------------------------------
+
+
+def test_a_server_with_work_and_no_sign_of_life_is_stalled() -> None:
+    """It has work, its load stands still and no byte comes; it is tried again after a while."""
+    pair = Pair()
+    pair.dispatcher.load_read(SPEC, 1.0, pair.now)
+    place = pair.place()
+    pair.later(29.0)
+    assert pair.state(SPEC) == (Health.HEALTHY, None)
+    pair.later(1.0)
+    assert pair.state(SPEC) == (Health.EJECTED, EjectionCause.STALLED)
+    assert pair.told.health[-1][3] == "it has work and showed no sign of life for 30 s"
+    pair.later(5.0)
+    assert pair.state(SPEC) == (Health.PROBATION, None)
+    pair.later(29.0)
+    assert pair.state(SPEC) == (Health.PROBATION, None)  # the old silence is forgiven
+    pair.later(1.0)
+    assert pair.state(SPEC) == (Health.EJECTED, EjectionCause.STALLED)
+    pair.end(place, Evidence.NONE)
+
+
+def test_what_comes_of_an_answer_is_a_sign_of_life() -> None:
+    """From the server that the lease is at; what is no load proves nothing of generation."""
+    pair = Pair()
+    pair.dispatcher.load_read(SPEC, 1.0, pair.now)
+    place, idle = pair.place(), pair.place(need(0))
+    pair.later(20.0)
+    place.lease.heard(pair.now)
+    pair.later(20.0)
+    idle.lease.heard(pair.now)
+    assert pair.state(SPEC) == (Health.HEALTHY, None)
+    pair.later(10.0)
+    assert pair.state(SPEC) == (Health.EJECTED, EjectionCause.STALLED)
+    pair.end(place)
+    pair.end(idle)
+
+
+def test_a_lease_of_a_slow_client_expects_nothing() -> None:
+    """However often it is told; and nothing is expected once it has ended."""
+    pair = Pair()
+    place = pair.place(need(3))
+    work = pair.dispatcher.spec.work
+    place.lease.expect_no_more()
+    place.lease.expect_no_more()
+    assert work.expected == 0
+    place.lease.expect(pair.now)
+    place.lease.expect(pair.now)
+    assert work.expected == 3
+    pair.end(place)
+    place.lease.expect(pair.now)
+    assert work.expected == 0
+
+
+def test_a_probe_that_hangs_while_tokens_flow_says_nothing() -> None:
+    """One that is refused does, and one that was asked after the last token."""
+    pair = Pair()
+    place = pair.place()
+    asked = pair.now
+    pair.later(1.0)
+    place.lease.heard(pair.now)
+    for _ in range(5):
+        pair.dispatcher.probe_failed(SPEC, "silent", pair.now, unanswered_since=asked)
+    assert pair.state(SPEC) == (Health.HEALTHY, None)
+    later = pair.now + 0.1
+    for _ in range(3):
+        pair.dispatcher.probe_failed(SPEC, "silent", later, unanswered_since=later)
+    assert pair.state(SPEC) == (Health.EJECTED, EjectionCause.PROBE)
+    pair.end(place)
+
+
+# Reload ------------------------------------------------------------------------------------------
+
+
+def test_other_settings_count_from_the_next_decision_on() -> None:
+    """N*, caps, the room and the rules of health; what is in flight stays."""
+    pair = Pair()
+    held = pair.place()
+    thresholds = replace(SETTINGS.thresholds, crossover=0.5)
+    rules = replace(SETTINGS.health, fall=1)
+    pair.dispatcher.apply(
+        replace(SETTINGS, thresholds=thresholds, health=rules, base_cap=1, queue_size=0),
+        renewed=frozenset(),
+        control=Control.AUTO,
+        now=pair.now,
+    )
+    assert pair.dispatcher.in_flight.spec == 1
+    assert pair.place().upstream is BASE
+    assert isinstance(pair.refusal(), Overloaded)
+    pair.down(SPEC, probes=1)
+    assert pair.state(SPEC) == (Health.EJECTED, EjectionCause.PROBE)
+    pair.end(held)
+
+
+def test_a_renewed_upstream_is_another_server() -> None:
+    """Nothing is known of it; the operator's word stays, and what ends at the old one is not it."""
+    pair = Pair()
+    held = pair.place()
+    pair.say(SPEC, AdminState.DRAIN)
+    pair.dispatcher.apply(SETTINGS, renewed={SPEC}, control=Control.AUTO, now=pair.now)
+    spec = pair.dispatcher.spec
+    assert (spec.health.state, spec.identity) == (Health.EJECTED, None)
+    assert (spec.admin_state, spec.work.expected) == (AdminState.DRAIN, 0)
+    pair.say(SPEC, AdminState.READY)
+    pair.up(SPEC)
+    for _ in range(2):
+        pair.end(pair.place(need(1)), Evidence.NONE)
+    assert pair.dispatcher.in_flight.spec == 1
+    pair.end(held, Evidence.BAD)
+    assert pair.dispatcher.in_flight.spec == 0
+    assert spec.health._failed_requests == 0
+
+
+def test_what_a_renewal_frees_is_given_out() -> None:
+    """A wider room and a higher cap help those who wait."""
+    pair = Pair(replace(SETTINGS, base_cap=1))
+    held = pair.place(only_base())
+    _, standing = pair.wait(only_base())
+    wider = replace(SETTINGS, base_cap=2)
+    pair.dispatcher.apply(wider, renewed=frozenset(), control=Control.AUTO, now=pair.now)
+    assert standing.place.upstream is BASE
+    pair.end(held)
+    pair.end(standing.place)

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from proxy.core.dispatch import Evidence, Place, Ticket
 from proxy.core.health import HealthRules
+from proxy.core.places import Evidence, Place, Ticket
 from proxy.core.route import Need
 from proxy.core.words import (
     Control,
@@ -105,7 +105,8 @@ def test_who_comes_again_when_told_is_asked_in_its_turn() -> None:
     _, second = pair.wait(only_base())
     pair.end(held)
     assert isinstance(first.answer, Ticket)
-    assert first.place.lease.since == second.place.lease.since
+    assert first.place.lease.open
+    assert second.place.lease.open
     assert pair.told.decisions[-3:] == [(BASE, "eligibility:min_p")] * 3
     assert first.next.place.upstream is BASE
 
@@ -175,7 +176,7 @@ def test_who_is_placed_while_others_are_refused_is_not_refused() -> None:
 
 def test_health_rules_are_the_settings() -> None:
     """Each upstream is judged by the rules that were given."""
-    rules = HealthRules(fall=1, rise=1, passive_failures=1, ejection=1.0)
+    rules = HealthRules(fall=1, rise=1, passive_failures=1, stalled=30.0, ejection=1.0)
     pair = Pair(replace(SETTINGS, health=rules))
     pair.down(SPEC, probes=1)
     assert pair.state(SPEC) == (Health.EJECTED, EjectionCause.PROBE)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from proxy.core.dispatch import Settings, Ticket
+from proxy.core.places import Settings, Ticket
 from proxy.core.words import (
     AdminState,
     Control,
@@ -351,3 +351,14 @@ def test_in_maint_base_only_is_refused_at_once() -> None:
     for refusal in (waiting.refusal, another.refusal, pair.refusal(only_base())):
         assert isinstance(refusal, Ineligible)
         assert refusal.message.endswith("spec is healthy, base is set to maint")
+
+
+def test_when_all_are_about_to_be_cut_nobody_is_placed() -> None:
+    """What is sent then would only be cut at its engine."""
+    pair = Pair(replace(SETTINGS, base_cap=1))
+    held = pair.place(only_base())
+    ticket, standing = pair.wait(only_base())
+    pair.dispatcher.stop()
+    pair.end(held)
+    assert standing.told == []
+    pair.dispatcher.leave(ticket, pair.now)

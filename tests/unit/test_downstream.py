@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from proxy.core.dispatch import Evidence, Place
 from proxy.core.endpoints import find
 from proxy.core.observer import Record
+from proxy.core.places import Evidence, Place
 from proxy.data.downstream import (
     LINGER_SECONDS,
     MAX_AHEAD_BYTES,

@@ -3,6 +3,7 @@
 The bodies below are cut from recorded answers of real servers, with the fields that are read.
 """
 
+import errno
 import json
 import logging
 import ssl
@@ -22,7 +23,7 @@ from proxy.control.engine import (
     read_load,
 )
 from proxy.core.identity import Identity
-from proxy.errors import EngineError
+from proxy.errors import EngineError, EngineSilentError, EngineUnaskedError
 
 Routes = dict[str, httpx2.Response | Exception]
 
@@ -134,7 +135,7 @@ async def test_a_refused_key_is_named_as_such(status: int) -> None:
     [
         (httpx2.ConnectError("refused"), r"could not be read \(ConnectError: refused\)"),
         (httpx2.ReadTimeout(""), r"did not answer in time \(ReadTimeout\)"),
-        (httpx2.RemoteProtocolError("half a head"), "half a head"),
+        (httpx2.RemoteProtocolError("half a head"), r"could not be read \(RemoteProtocolError\)$"),
         (httpx2.InvalidURL("no"), "InvalidURL"),
     ],
 )
@@ -454,3 +455,22 @@ async def test_no_reading_writes_a_log(caplog: pytest.LogCaptureFixture) -> None
         await identity_of(SPEC_INFO)
 
     assert "a-secret" not in caplog.text
+
+
+async def test_silence_is_told_apart_from_a_connection_that_is_not_made() -> None:
+    """Who is silent may be busy; who cannot be connected to is not there."""
+    with pytest.raises(EngineSilentError):
+        await check_ready(client_of({"/ready": httpx2.ReadTimeout("")}), "/ready")
+    with pytest.raises(EngineError, match="could not be connected to in time") as caught:
+        await check_ready(client_of({"/ready": httpx2.ConnectTimeout("")}), "/ready")
+    assert not isinstance(caught.value, EngineSilentError)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+async def test_our_own_want_of_descriptors_is_no_fault_of_a_server(number: int) -> None:
+    """However deep in what the library tells it is."""
+    error = httpx2.ConnectError("All connection attempts failed")
+    error.__cause__ = RuntimeError("some layer")
+    error.__cause__.__context__ = OSError(number, "Too many open files")
+    with pytest.raises(EngineUnaskedError, match="no file descriptor is free"):
+        await check_ready(client_of({"/ready": error}), "/ready")

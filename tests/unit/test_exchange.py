@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from proxy.core.dispatch import Evidence
+from proxy.core.places import Evidence
 from proxy.core.words import Outcome, RetryCause
 from proxy.data.events import (
     Ask,
@@ -19,11 +19,13 @@ from proxy.data.events import (
     Event,
     Expired,
     FirstEventRead,
+    GiveBack,
     HeadRead,
     KeepEngine,
     LeaveRoom,
     NotPlaced,
     Placed,
+    Queued,
     Refused,
     RequestRead,
     ResponseEnded,
@@ -214,6 +216,40 @@ def test_a_connect_that_takes_too_long_is_given_up_and_retried() -> None:
     assert talk.message == "could not connect to spec: no connection within 2 s"
 
 
+def test_what_could_not_be_sent_may_wait_for_the_other() -> None:
+    """Its place goes back with what it has learned; it is tried once more, and no third time."""
+    talk = connecting()
+    assert (
+        talk
+        >> ConnectFailed("refused")
+        << CONNECT
+        >> Queued()
+        << DropEngine()
+        << GiveBack(AT_SPEC, BAD)
+        >> Placed(AT_BASE)
+        << Connect(BASE, fresh=False)
+        >> ConnectFailed("no route")
+        << Ends(FAILED, BAD, AT_BASE, "upstream_connect")
+        << Answers("upstream_connect")
+    )
+
+
+def test_who_waits_again_may_be_refused_or_leave() -> None:
+    """As if it had never had a place."""
+    talk = connecting()
+    assert (
+        talk
+        >> ConnectFailed("refused")
+        << CONNECT
+        >> Queued()
+        << DropEngine()
+        << GiveBack(AT_SPEC, BAD)
+        >> ClientGone()
+        << LeaveRoom()
+        << Ends(ABANDONED, NONE, None)
+    )
+
+
 def test_a_second_connect_that_fails_is_the_end() -> None:
     """Nothing is tried a third time."""
     talk = connecting()
@@ -256,6 +292,11 @@ def test_a_refusal_is_retried_at_the_other(status: int) -> None:
         << Send(2)
     )
     assert talk.exchange.status is None
+
+
+def test_a_request_that_is_given_up_while_another_place_is_asked_for() -> None:
+    """Asking takes no time, so only a fault of ours in it leads here; the place is given back."""
+    assert retrying() >> ClientGone() << DropEngine() << Ends(ABANDONED, NONE, AT_SPEC)
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -570,6 +611,7 @@ EVENTS: tuple[Event, ...] = (
     RequestRead(),
     Placed(AT_SPEC),
     NotPlaced(),
+    Queued(),
     Refused(Overloaded("no room")),
     Connected(reused=False),
     ConnectFailed("refused"),
@@ -584,10 +626,10 @@ EVENTS: tuple[Event, ...] = (
 LEGAL: dict[State, tuple[Callable[[], Talk], set[type[Event]]]] = {
     State.READING: (Talk, {RequestRead, Refused, ClientGone}),
     State.WAITING: (waiting, {Placed, Refused, ClientGone}),
-    State.CONNECTING: (connecting, {Connected, ConnectFailed, ClientGone, Expired}),
+    State.CONNECTING: (connecting, {Connected, ConnectFailed, Refused, ClientGone, Expired}),
     State.AWAITING: (awaiting, {HeadRead, EngineLost, ClientGone, Expired}),
     State.HOLDING: (holding, {FirstEventRead, ResponseEnded, EngineLost, ClientGone, Expired}),
-    State.RETRYING: (retrying, {Placed, NotPlaced}),
+    State.RETRYING: (retrying, {Placed, NotPlaced, Queued, ClientGone}),
     State.RELAYING: (relaying, {ResponseEnded, EngineLost, ClientGone, Expired}),
     State.ENDED: (ended, set()),
 }

@@ -14,7 +14,7 @@ Pairs = list[tuple[str, str]]
 
 async def ask(headers: Pairs, *, method: str = "PUT", token: str | None = None) -> httpx2.Response:
     """What the guard answers to a request with exactly these headers."""
-    guard = Guard(APP, token=token, known_hosts={"Admin.example", "::"})
+    guard = Guard(APP, token=lambda: token, known_hosts={"Admin.example", "::"})
     transport = httpx2.ASGITransport(app=guard)
     async with httpx2.AsyncClient(transport=transport) as client:
         request = httpx2.Request(method, "http://unused/admin/control", headers=headers)
@@ -142,7 +142,7 @@ async def test_a_wrong_token_does_not(given: str | None) -> None:
 
 async def test_a_token_may_have_any_character() -> None:
     """Headers are bytes; the comparison is one of bytes."""
-    transport = httpx2.ASGITransport(app=Guard(APP, token="schlüssel", known_hosts=()))
+    transport = httpx2.ASGITransport(app=Guard(APP, token=lambda: "schlüssel", known_hosts=()))
     async with httpx2.AsyncClient(transport=transport) as client:
         headers = {b"authorization": "Bearer schlüssel".encode(), **_as_bytes(JSON)}
 

@@ -5,7 +5,7 @@ import pytest
 from proxy.core.health import MAX_EJECTION_SECONDS, HealthRules, UpstreamHealth
 from proxy.core.words import EjectionCause, Health
 
-RULES = HealthRules(fall=3, rise=2, passive_failures=4, ejection=5.0)
+RULES = HealthRules(fall=3, rise=2, passive_failures=4, stalled=30.0, ejection=5.0)
 
 Picture = tuple[Health, EjectionCause | None, float | None]
 
@@ -127,7 +127,9 @@ def test_a_known_server_rises_after_rise_good_probes() -> None:
 @pytest.mark.parametrize("rise", [1, 2, 3, 5])
 def test_each_good_probe_is_one(rise: int) -> None:
     """It rises with the last of `rise`, and its identity is wanted for that one only."""
-    health = UpstreamHealth(HealthRules(fall=1, rise=rise, passive_failures=1, ejection=5.0))
+    health = UpstreamHealth(
+        HealthRules(fall=1, rise=rise, passive_failures=1, stalled=30.0, ejection=5.0)
+    )
     health.probe_succeeded()
     health.probe_failed()
     told = [(health.wants_identity, health.probe_succeeded()) for _ in range(rise)]
@@ -326,7 +328,7 @@ def test_a_rise_by_probes_does_not_forget_the_row() -> None:
 
 def test_an_ejection_is_never_longer_than_a_minute() -> None:
     """Not even when it is configured so."""
-    rules = HealthRules(fall=3, rise=2, passive_failures=1, ejection=300.0)
+    rules = HealthRules(fall=3, rise=2, passive_failures=1, stalled=30.0, ejection=300.0)
     health = UpstreamHealth(rules)
     health.probe_succeeded()
     health.request_failed(trial=False, now=0.0)
@@ -465,3 +467,24 @@ def test_a_running_time_runs_on_when_it_is_another() -> None:
     assert health.advance(5.0) is False
     assert picture(health) == MISCONFIGURED
     assert health.probe_succeeded() is True
+
+
+# Silence -----------------------------------------------------------------------------------------
+
+
+def test_silence_past_its_bound_ejects_for_a_time() -> None:
+    """Whatever the probes say meanwhile; and it grows as that by requests does."""
+    health = healthy()
+    assert not health.silent(29.9, 100.0)
+    assert health.silent(30.0, 100.0)
+    assert (health.state, health.cause, health.until) == (
+        Health.EJECTED,
+        EjectionCause.STALLED,
+        105.0,
+    )
+    assert not health.probe_succeeded()
+    assert not health.probe_succeeded()
+    assert not health.silent(60.0, 101.0)
+    assert health.advance(105.0)
+    assert health.silent(30.0, 140.0)
+    assert health.until == 150.0

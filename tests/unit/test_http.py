@@ -288,6 +288,14 @@ def test_a_length_cannot_be_named_away() -> None:
     assert b"Content-Length: 5" in to_client(headers, Framing.LENGTH)
 
 
+@pytest.mark.parametrize(("status", "kept"), [(204, False), (304, True), (200, True)])
+def test_no_content_has_no_length(status: int, *, kept: bool) -> None:
+    """Not even nought: some would wait for what it announces."""
+    head = client_head(status, b"", [LENGTH], added=(), framing=Framing.NONE)
+
+    assert (b"\r\n%s: %s\r\n" % LENGTH in head) is kept
+
+
 # Any headers -------------------------------------------------------------------------------
 
 KNOWN = sorted(HOP_BY_HOP | OURS_TO_ENGINE | OURS_TO_CLIENT | KEY_HEADERS)

@@ -4,6 +4,7 @@ import pytest
 
 from proxy.core.inflight import InFlight, LeaseError
 from proxy.core.words import UpstreamName
+from proxy.core.work import Work
 
 SPEC, BASE = UpstreamName.SPEC, UpstreamName.BASE
 
@@ -11,18 +12,18 @@ SPEC, BASE = UpstreamName.SPEC, UpstreamName.BASE
 def test_a_lease_counts_its_weight_at_its_upstream() -> None:
     """Sequences are counted where they run, and over both."""
     counts = InFlight()
-    counts.take(SPEC, 3, trial=False, now=0.0)
-    counts.take(BASE, 5, trial=False, now=0.0)
+    counts.take(SPEC, 3, Work(), trial=False, now=0.0)
+    counts.take(BASE, 5, Work(), trial=False, now=0.0)
 
     assert (counts.spec, counts.base, counts.total) == (3, 5, 8)
     assert (counts.at(SPEC), counts.at(BASE)) == (3, 5)
 
 
 def test_a_lease_says_what_it_is() -> None:
-    """Where, how heavy, since when, and whether it is a probation's one request."""
-    lease = InFlight().take(SPEC, 2, trial=True, now=7.5)
+    """Where, how heavy, and whether it is a probation's one request."""
+    lease = InFlight().take(SPEC, 2, Work(), trial=True, now=7.5)
 
-    assert (lease.upstream, lease.weight, lease.since, lease.trial) == (SPEC, 2, 7.5, True)
+    assert (lease.upstream, lease.weight, lease.trial) == (SPEC, 2, True)
     assert lease.open
     assert repr(lease) == "<Lease spec x2 open>"
 
@@ -30,7 +31,7 @@ def test_a_lease_says_what_it_is() -> None:
 def test_giving_back_uncounts_once() -> None:
     """The count returns to nothing, and a second time is an error that changes no count."""
     counts = InFlight()
-    lease = counts.take(BASE, 4, trial=False, now=0.0)
+    lease = counts.take(BASE, 4, Work(), trial=False, now=0.0)
     counts.give_back(lease, 1.0)
 
     assert counts.total == 0
@@ -43,8 +44,8 @@ def test_giving_back_uncounts_once() -> None:
 def test_work_that_is_no_load_weighs_nothing() -> None:
     """A lease of weight 0 is given and given back like another, and counts for nothing."""
     counts = InFlight()
-    counts.take(BASE, 1, trial=False, now=0.0)
-    lease = counts.take(SPEC, 0, trial=False, now=0.0)
+    counts.take(BASE, 1, Work(), trial=False, now=0.0)
+    lease = counts.take(SPEC, 0, Work(), trial=False, now=0.0)
 
     assert counts.total == 1
     assert counts.both_active_seconds(10.0) == 0.0
@@ -55,9 +56,9 @@ def test_work_that_is_no_load_weighs_nothing() -> None:
 def test_time_with_both_active_is_what_overlaps() -> None:
     """It begins with the second upstream's first sequence, ends with either's last, and adds up."""
     counts = InFlight()
-    first = counts.take(SPEC, 1, trial=False, now=0.0)
-    second = counts.take(SPEC, 1, trial=False, now=1.0)
-    other = counts.take(BASE, 1, trial=False, now=2.0)
+    first = counts.take(SPEC, 1, Work(), trial=False, now=0.0)
+    second = counts.take(SPEC, 1, Work(), trial=False, now=1.0)
+    other = counts.take(BASE, 1, Work(), trial=False, now=2.0)
 
     assert counts.both_active_seconds(2.0) == 0.0
     assert counts.both_active_seconds(5.0) == 3.0
@@ -67,6 +68,6 @@ def test_time_with_both_active_is_what_overlaps() -> None:
     counts.give_back(second, 6.0)
     assert counts.both_active_seconds(100.0) == 4.0
 
-    counts.take(SPEC, 1, trial=False, now=100.0)
+    counts.take(SPEC, 1, Work(), trial=False, now=100.0)
     counts.give_back(other, 101.5)
     assert counts.both_active_seconds(200.0) == 5.5

@@ -8,13 +8,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from proxy.control.engine import Findings, Load, Reading
 from proxy.control.metrics import Metrics, Sources
-from proxy.core.dispatch import Dispatcher, Place, Settings
+from proxy.core.dispatch import Dispatcher
 from proxy.core.eligibility import Eligibility, Rule, Rules, Verdict
 from proxy.core.endpoints import ENDPOINTS
 from proxy.core.health import HealthRules
 from proxy.core.identity import Identity
 from proxy.core.modes import Switch, Thresholds
 from proxy.core.observer import Observer, Record
+from proxy.core.places import Place, Settings
 from proxy.core.route import REASONS, Need
 from proxy.core.words import (
     Control,
@@ -40,7 +41,7 @@ THRESHOLDS = Thresholds(
 )
 SETTINGS = Settings(
     thresholds=THRESHOLDS,
-    health=HealthRules(fall=3, rise=2, passive_failures=5, ejection=5.0),
+    health=HealthRules(fall=3, rise=2, passive_failures=5, stalled=30.0, ejection=5.0),
     rules=Rules(
         verdicts={rule: Verdict.ANY for rule in Rule if rule not in BOUNDS},
         short_output_tokens=1,
@@ -89,7 +90,7 @@ class Scene:
         sources = Sources(
             open_requests=lambda: self.open,
             connections=lambda name: (2, 5) if name is SPEC else (1, 0),
-            findings=self.findings,
+            findings=lambda: self.findings,
             dropped_lines=lambda: self.dropped,
         )
         self.metrics.watch(self.dispatcher, sources, clock=lambda: self.now)
@@ -99,7 +100,7 @@ class Scene:
         for name in names:
             algorithm = "EAGLE3" if name is SPEC else None
             identity = Identity(known=True, speculative_algorithm=algorithm)
-            self.dispatcher.probed(name, good=True, identity=identity, detail="", now=self.now)
+            self.dispatcher.probe_succeeded(name, identity, self.now)
 
     def scrape(self) -> Samples:
         """Every sample by its name and labels, as in `name{a="b"}`."""

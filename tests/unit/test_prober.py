@@ -1,6 +1,7 @@
 """The prober: what it asks, when, and what it tells the dispatcher. No socket and no waiting."""
 
 import asyncio
+import errno
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -11,8 +12,9 @@ import pytest
 
 from proxy.control.engine import Load
 from proxy.control.prober import Prober, ProbeRules
-from proxy.core.dispatch import Dispatcher, Evidence
+from proxy.core.dispatch import Dispatcher
 from proxy.core.eligibility import Eligibility, Verdict
+from proxy.core.places import Evidence
 from proxy.core.route import Need
 from proxy.core.words import AdminState, EjectionCause, Health, UpstreamName
 from proxy.errors import Refusal
@@ -423,3 +425,30 @@ async def test_cancelling_ends_it_and_closes_the_client() -> None:
     assert task.cancelled()
     assert scene.client.is_closed
     assert scene.watcher.told == []
+
+
+async def test_a_probe_that_could_not_be_made_says_nothing() -> None:
+    """Out of file descriptors: the operator reads it, and nobody is ejected for it."""
+    error = httpx2.ConnectError("All connection attempts failed")
+    error.__cause__ = OSError(errno.EMFILE, "Too many open files")
+    scene = Scene()
+    scene.between = lambda: scene.breaks("/ready", error)
+
+    await scene.run(6)
+
+    assert scene.watcher.told == [Told(Health.HEALTHY, None, "")]
+    assert scene.prober.findings.fault == (
+        "http://engine:1/ready was not asked: no file descriptor is free"
+    )
+
+
+async def test_other_rules_count_from_the_next_probe_on() -> None:
+    """The interval and the path; a reload may have changed them."""
+    scene = Scene()
+    scene.says("/live", httpx2.Response(200))
+    scene.between = lambda: scene.prober.set_to(ProbeRules(path="/live", interval=7.0, timeout=5.0))
+
+    await scene.run(2)
+
+    assert "/live" in scene.asked
+    assert scene.slept[-1] == 7.0

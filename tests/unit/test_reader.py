@@ -420,6 +420,33 @@ def test_a_refusal_says_why() -> None:
     assert unread.message.startswith("not HTTP that is accepted here: ")
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"GET /\r\n",
+        b"GET /v1/models\r\n",
+        b"GET / HTTP/0.9\r\n",
+        b"GET / HTTP/2.0\r\n",
+        b"PRI * HTTP/2.0\r\n",
+        b"GET / RTSP/1.0\r\n",
+        b"SOURCE / ICE/1.0\r\n",
+    ],
+)
+@pytest.mark.parametrize("size", [1, 5, 1000])
+def test_another_version_is_refused_at_its_line(line: bytes, size: int) -> None:
+    """A client of HTTP/0.9 sends nothing more, and would wait until its head's deadline."""
+    assert told(read(reader(), *pieces(line, size))) == [BadRequest]
+    assert told(read(reader(), *pieces(b"\r\n" + GET[:-4], size))) == []
+
+
+@pytest.mark.parametrize("size", [1, 5, 2000])
+def test_another_version_with_a_head_too_large(size: int) -> None:
+    """What is wrong first is what is told, however it comes."""
+    data = b"GET /\r\nX: " + b"x" * 1500
+
+    assert told(read(reader(), *pieces(data, size))) == [BadRequest]
+
+
 def test_what_would_follow_a_close_is_not_read() -> None:
     """Whoever says that it closes and sends on is not believed twice."""
     last = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"

@@ -266,6 +266,7 @@ NEEDS = st.builds(
     eligibility=ELIGIBILITIES,
     override=st.none() | st.sampled_from(UpstreamName),
     base_first=st.just(False),
+    avoid=st.none(),
 )
 
 
@@ -341,3 +342,19 @@ def test_model_paths_go_to_any_usable_server(picture: Pair, allowed: bool) -> No
         assert outcome == Decision(SPEC, picture.base.why_not)
     else:
         assert outcome == NO_UPSTREAM
+
+
+@pytest.mark.parametrize("avoid", [SPEC, BASE])
+@pytest.mark.parametrize("control", Control)
+def test_who_found_nobody_somewhere_goes_elsewhere(avoid: UpstreamName, control: Control) -> None:
+    """Whatever the operator or the mode says, with the reason `retry`; or it waits."""
+    wanted = need()._replace(avoid=avoid)
+    for mode in UpstreamName:
+        pair = PAIR._replace(control=control, mode=mode)
+        assert decide(wanted, pair) == Decision(avoid.other, Reason.RETRY)
+    assert decide(wanted, _with(pair, avoid.other, FULL)) == Wait(Why.FULL, avoid.other)
+    assert decide(wanted, _with(pair, avoid.other, DOWN)) == Wait(Why.NO_UPSTREAM, None)
+
+
+def _with(pair: Pair, name: UpstreamName, view: View) -> Pair:
+    return pair._replace(spec=view) if name is SPEC else pair._replace(base=view)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from proxy.core.peek import Dialect
-from proxy.core.sse import MAX_EVENT_BYTES, StreamWatch, usage_of
+from proxy.core.sse import MAX_EVENT_BYTES, StreamWatch
 
 CHAT = Dialect.OPENAI_CHAT
 COMPLETIONS = Dialect.OPENAI_COMPLETIONS
@@ -674,48 +674,6 @@ def test_a_line_without_an_end_is_not_held() -> None:
     assert not watch.at_boundary
     watch.feed(b"\n\n" + DELTA, 100.0)
     assert (watch.events, watch.oversized, watch.at_boundary) == (1, 1, True)
-
-
-# Whole answers
-
-
-@pytest.mark.parametrize(
-    ("body", "dialect", "tokens"),
-    [
-        ({"choices": [], "usage": {"completion_tokens": 24}}, CHAT, 24),
-        ({"choices": [], "usage": {"completion_tokens": 0}}, COMPLETIONS, 0),
-        ({"object": "response", "usage": {"output_tokens": 5}}, RESPONSES, 5),
-        ({"type": "message", "usage": {"input_tokens": 1, "output_tokens": 6}}, ANTHROPIC, 6),
-        ({"text": "a", "meta_info": {"completion_tokens": 7}}, GENERATE, 7),
-        (
-            [
-                {"meta_info": {"completion_tokens": 7}},
-                {"meta_info": {}},
-                {"meta_info": {"completion_tokens": 8}},
-            ],
-            GENERATE,
-            15,
-        ),
-        ([], GENERATE, None),
-        ({"message": {"role": "assistant", "content": "a"}, "eval_count": 9}, OLLAMA, 9),
-        ({"response": "a", "eval_count": 9}, Dialect.OLLAMA_GENERATE, 9),
-        ({"choices": [], "usage": None}, CHAT, None),
-        ({"object": "error", "message": "x", "code": 400}, CHAT, None),
-        ({"usage": {"completion_tokens": "3"}}, CHAT, None),
-        ([1], CHAT, None),
-        (None, CHAT, None),
-    ],
-)
-def test_the_usage_of_a_whole_answer(body: object, dialect: Dialect, tokens: int | None) -> None:
-    """Output tokens where the answer reports them."""
-    assert usage_of(b"\n " + json.dumps(body).encode(), dialect) == tokens
-
-
-@pytest.mark.parametrize("body", [b"", b"{", b"<html>", b"\xff", b'{"type":"\xff"}', b"[" * 9999])
-@pytest.mark.parametrize("dialect", [CHAT, GENERATE])
-def test_an_answer_that_is_no_json_has_no_usage(body: bytes, dialect: Dialect) -> None:
-    """And raises nothing."""
-    assert usage_of(body, dialect) is None
 
 
 def test_what_follows_an_error_event_is_no_token() -> None:

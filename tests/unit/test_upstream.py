@@ -7,7 +7,7 @@ from proxy.core.identity import Identity, mismatches
 from proxy.core.upstream import Upstream
 from proxy.core.words import AdminState, UpstreamName
 
-RULES = HealthRules(fall=3, rise=2, passive_failures=1, ejection=5.0)
+RULES = HealthRules(fall=3, rise=2, passive_failures=1, stalled=30.0, ejection=5.0)
 SPEC, BASE = UpstreamName.SPEC, UpstreamName.BASE
 
 

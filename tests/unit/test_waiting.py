@@ -92,3 +92,13 @@ def test_the_fronts_are_the_oldest_of_each_want() -> None:
     room.leave(Stand("c1"))
     assert names(room.fronts()) == ["a1", "b2"]
     assert room_with().fronts() == []
+
+
+def test_who_comes_again_stands_in_front() -> None:
+    """Of all who came for the first time, and behind those who came again before."""
+    room = room_with("a1")
+    room.enter(Stand("b2"), again=True)
+    room.enter(Stand("a3"))
+    room.enter(Stand("c4"), again=True)
+    assert names(room) == ["b2", "c4", "a1", "a3"]
+    assert names(room.fronts()) == ["b2", "c4", "a1"]

@@ -1,0 +1,72 @@
+"""What a request is given and what it leaves behind: its place, its ticket, its evidence."""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import NamedTuple, Protocol
+
+from proxy.core.eligibility import Rules
+from proxy.core.health import HealthRules
+from proxy.core.inflight import Lease
+from proxy.core.modes import Thresholds
+from proxy.core.route import Need
+from proxy.core.words import UpstreamName
+from proxy.errors import Refusal
+
+
+class Evidence(Enum):
+    """What the end of a request says about its upstream."""
+
+    GOOD = auto()
+    BAD = auto()
+    NONE = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the pair is set to; sequences and seconds."""
+
+    thresholds: Thresholds
+    health: HealthRules
+    rules: Rules
+    spec_cap: int | None
+    """Sequences; 0 for no cap, None for what the server reports."""
+    base_cap: int | None
+    max_in_flight: int
+    queue_size: int
+    queue_timeout: float
+    wait_for_upstream: float
+
+
+class Place(NamedTuple):
+    """A place at an upstream, counted."""
+
+    upstream: UpstreamName
+    reason: str
+    mode: UpstreamName
+    lease: Lease
+
+
+class Waiter(Protocol):
+    """Who waits for a place; is told once."""
+
+    def placed(self, place: Place) -> None:
+        """Here is your place; it is held for you from now on."""
+
+    def refused(self, refusal: Refusal) -> None:
+        """There will be none."""
+
+
+class Ticket:
+    """A stand in the waiting room; `arrived` is the one stamp that counts."""
+
+    __slots__ = ("arrived", "need", "waiter")
+
+    def __init__(self, need: Need, waiter: Waiter, arrived: float) -> None:
+        self.need = need
+        self.waiter = waiter
+        self.arrived = arrived
+
+    @property
+    def want(self) -> Need:
+        """What any place would suit alike."""
+        return self.need

@@ -1,0 +1,79 @@
+"""File descriptors: every connection takes one, and there is a limit to them.
+
+Running out is our own trouble, never an engine's: it must be told apart from one, and best not come
+about. So the limit is raised at start as far as it can be, and where that is not enough fewer
+clients are served, each of which is told so; see `provide`.
+"""
+
+import errno
+import resource
+import socket
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final
+
+RESERVE: Final = 128
+"""Descriptors for all that is no request: listeners, log, probes, scrapes, name servers (64), and
+clients over the limit that are being told so (64)."""
+
+_NONE_FREE: Final = frozenset({errno.EMFILE, errno.ENFILE})
+
+
+@dataclass(frozen=True, slots=True)
+class Provision:
+    """What there is, and for how many clients it suffices."""
+
+    limit: int
+    """Descriptors that this process may have."""
+    needed: int
+    """Descriptors that the configured number of clients needs."""
+    clients: int
+    """How many clients are certain to have one each, and one for an engine; at least 1."""
+
+    @property
+    def suffices(self) -> bool:
+        """Whether every client that the configuration allows can be served."""
+        return self.limit >= self.needed
+
+
+def provide(max_connections: int) -> Provision:
+    """Raise the limit of this process as far as `max_connections` clients need and it can be."""
+    needed = 2 * max_connections + RESERVE
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= soft < needed:  # RLIM_INFINITY is negative
+        soft = needed if hard < 0 else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    limit = _number(soft)
+    return Provision(limit, needed, max(1, (limit - RESERVE) // 2))
+
+
+def descriptor_limit() -> int:
+    """Descriptors that this process may have now."""
+    return _number(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+def _number(limit: int) -> int:
+    return sys.maxsize if limit < 0 else limit
+
+
+def descriptors_ran_out(error: OSError) -> bool:
+    """Whether a connection failed because there was no descriptor for it.
+
+    Looking up a name needs some too, and its failure does not say so: then it is tried whether
+    there is one.
+    """
+    if isinstance(error, socket.gaierror):
+        return not descriptors_are_free(1)
+    return error.errno in _NONE_FREE
+
+
+def descriptors_are_free(count: int) -> bool:
+    """Whether `count` more sockets can be opened, now."""
+    with ExitStack() as opened:
+        try:
+            for _ in range(count):
+                opened.enter_context(socket.socket())
+        except OSError:
+            return False
+    return True

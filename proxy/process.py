@@ -1,0 +1,53 @@
+"""specswitch as a process: its signals, what it says at its start, its exit code."""
+
+import asyncio
+import gc
+import logging
+import signal
+from collections.abc import Callable
+
+from proxy import __version__
+from proxy.app import App, running
+from proxy.config import Config
+from proxy.control.log import BufferedLog
+from proxy.errors import SpecswitchError
+
+_log = logging.getLogger(__name__)
+
+
+async def serve(config: Config, log: BufferedLog, load: Callable[[], Config]) -> int:
+    """Serve until a signal says stop; the exit code. What ends it early is said in the log.
+
+    `load` reads the configuration again, at a SIGHUP or when the admin listener is told to.
+    """
+    try:
+        async with running(config, log=log, load=load) as app:
+            call_on_signals(app.stop)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, app.reload_soon)
+            _announce(app)
+            app.provide_descriptors()
+            # What is there now is there to stay; the collector need not look at it again.
+            gc.collect()
+            gc.freeze()
+            gc.set_threshold(20_000, 50, 100)
+            return await app.until_stopped()
+    except SpecswitchError as error:
+        _log.critical("ended: %s", error)
+        return 1
+
+
+def call_on_signals(call: Callable[[], object]) -> None:
+    """SIGTERM and SIGINT call `call`, from now until the loop ends."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, call)
+
+
+def _announce(app: App) -> None:
+    upstreams = app.config.upstreams
+    _log.info("specswitch %s serves at %s, admin at %s", __version__, app.url, app.admin_url)
+    _log.info("spec is %s, base is %s", upstreams.spec.url, upstreams.base.url)
+    if not app.config.policy.crossover:
+        _log.warning(
+            "policy.crossover is not set: nothing says when speculation pays, so all goes to base"
+        )

@@ -1,0 +1,233 @@
+"""A reload: all of it or nothing, no stream cut, the operator's word kept."""
+
+import asyncio
+import json
+
+import pytest
+
+from proxy.core.words import Control, Health, UpstreamName
+from proxy.errors import ConfigError
+from tests.harness.client import CHAT, CHAT_STREAM, RawClient, get, post
+from tests.harness.running import Rig, rig, until
+from tests.harness.upstream import (
+    DONE,
+    END,
+    STREAM_HEAD,
+    Gate,
+    ScriptedUpstream,
+    Send,
+    chunk,
+    event,
+    reply,
+)
+
+SPEC, BASE = UpstreamName.SPEC, UpstreamName.BASE
+ASKING = post("/v1/chat/completions", CHAT)
+STREAMING = post("/v1/chat/completions", CHAT_STREAM)
+TOKEN = event({"choices": [{"delta": {"content": "a"}}]})
+
+
+async def streaming(it: Rig, gate: asyncio.Event) -> RawClient:
+    """A client in the middle of a stream from spec, which goes on when `gate` opens."""
+    it.spec.script(Send(STREAM_HEAD + chunk(TOKEN)), Gate(gate), Send(chunk(DONE) + END))
+    client = await it.client()
+    client.send(STREAMING)
+    status, _ = await client.head()
+    assert status == 200
+    return client
+
+
+async def _to_its_end(client: RawClient) -> None:
+    while await client.chunk() is not None:
+        pass
+
+
+async def served_by(it: Rig) -> str | None:
+    """Who answers a chat."""
+    client = await it.client()
+    client.send(ASKING)
+    return (await client.response()).header("x-specswitch-upstream")
+
+
+async def test_streams_outlive_a_reload() -> None:
+    """200 streams, and every key that can change has changed: none is cut, each ends well."""
+    async with rig(policy__crossover=500.0, upstreams__spec__max_in_flight=0) as it:
+        gate = asyncio.Event()
+        clients = [await streaming(it, gate) for _ in range(200)]
+        it.keys |= {
+            "policy.crossover": 2.0,
+            "limits.max_in_flight": 10,
+            "limits.queue_size": 1,
+            "timeouts.between_chunks": 1.0,
+            "auth.api_keys": {"new": "k"},
+            "health.interval": 0.1,
+            "upstreams.spec.api_key": "another",
+        }
+        changed = await it.app.reload()
+        assert set(changed) == {
+            "policy.crossover",
+            "limits.max_in_flight",
+            "limits.queue_size",
+            "timeouts.between_chunks",
+            "auth.api_keys",
+            "health.interval",
+            "upstreams.spec.api_key",
+        }
+        gate.set()
+        for client in clients:
+            assert await client.chunk() == TOKEN
+            assert await client.chunk() == DONE
+            assert await client.chunk() is None
+
+
+async def test_a_reload_that_fails_changes_nothing() -> None:
+    """Every finding is told, the counter moves, and the configuration is the one of before."""
+    async with rig() as it:
+        before = it.app.config
+        it.keys |= {"policy.crossover": -1.0, "limits.queue_size": -5, "auth.api_keys": {"a": "b"}}
+        with pytest.raises(ConfigError) as raised:
+            await it.app.reload()
+        paths = [path for path, _ in raised.value.findings]
+        assert paths == ["policy.crossover", "limits.queue_size"]
+        assert it.app.config is before
+        assert it.metric("config_reloads_total", result="rejected") == 1
+        assert await served_by(it) == "spec"  # no key is asked for
+
+
+@pytest.mark.parametrize("key", ["listen.port", "listen.admin_host", "listen.admin_hosts"])
+async def test_listeners_are_opened_once(key: str) -> None:
+    """A change of `listen.*` is refused by name, with all else that would have changed."""
+    values = {"listen.port": 1234, "listen.admin_host": "::1", "listen.admin_hosts": ["x.example"]}
+    async with rig() as it:
+        it.keys |= {key: values[key], "policy.crossover": 9.0}
+        with pytest.raises(ConfigError) as raised:
+            await it.app.reload()
+        assert raised.value.findings == ((key, "cannot be changed by a reload; restart for it"),)
+        assert it.app.dispatcher.settings.thresholds.crossover == 4.0
+
+
+async def test_without_a_source_there_is_no_reload() -> None:
+    """A pair that was made from values says so."""
+    async with rig() as it:
+        it.app._load = None
+        with pytest.raises(ConfigError, match="no configuration to read again"):
+            await it.app.reload()
+
+
+async def test_another_url_is_another_server() -> None:
+    """New requests go there once it is well; old streams end where they are."""
+    prompt = rig(policy__return_dwell=0.0, policy__count_window=0.01)
+    async with prompt as it, ScriptedUpstream(speculative=True) as other:
+        gate = asyncio.Event()
+        old = await streaming(it, gate)
+        it.keys["upstreams.spec.url"] = other.url
+        assert await it.app.reload() == ("upstreams.spec.url",)
+        assert it.app.dispatcher.spec.health.state is Health.EJECTED
+        assert it.app.dispatcher.in_flight.spec == 1
+        await until(lambda: it.healthy(SPEC), "the new server is healthy")
+        await until(lambda: it.app.dispatcher.mode is SPEC, "speculation is back")
+        assert await served_by(it) == "spec"
+        assert len(other.requests) == 1
+        gate.set()
+        assert [await old.chunk(), await old.chunk(), await old.chunk()] == [TOKEN, DONE, None]
+        await until(lambda: not it.app.retired, "nothing is left of the old server")
+        assert it.spec.open_connections == 0
+
+
+async def test_what_fails_at_the_old_server_says_nothing_of_the_new() -> None:
+    """Its streams break off, and the new one stays healthy."""
+    async with rig(health__passive_failures=1) as it, ScriptedUpstream(speculative=True) as other:
+        gate = asyncio.Event()
+        old = await streaming(it, gate)
+        it.keys["upstreams.spec.url"] = other.url
+        await it.app.reload()
+        await until(lambda: it.healthy(SPEC), "the new server is healthy")
+        await it.spec.stop()
+        with pytest.raises(ConnectionError):
+            await _to_its_end(old)
+        assert it.healthy(SPEC)
+        await it.spec.start()
+
+
+async def test_a_stale_connection_is_replaced_where_its_place_is() -> None:
+    """A key for the new server never goes to the old one, nor a request of the old to the new."""
+    async with rig(upstreams__spec__api_key="old") as it:
+        assert await served_by(it) == "spec"
+        it.keys["upstreams.spec.api_key"] = "new"
+        await it.app.reload()
+        assert await served_by(it) == "spec"
+        keys = [request.header("authorization") for request in it.spec.requests]
+        assert keys == ["Bearer old", "Bearer new"]
+
+
+async def test_the_operators_word_survives() -> None:
+    """What was said by hand stays; what the configuration said is said anew."""
+    async with rig() as it:
+        it.keys["policy.control"] = "base"
+        await it.app.reload()
+        controls = [it.app.dispatcher.control]
+        it.app.pair.set_control(Control.SPEC, by="admin")
+        it.keys["policy.control"] = "observe"
+        await it.app.reload()
+        controls.append(it.app.dispatcher.control)
+        assert controls == [Control.BASE, Control.SPEC]
+        assert it.app.dispatcher.control_set_by == "admin"
+
+
+async def test_limits_hold_for_connections_that_are_open() -> None:
+    """A kept connection's next request is read by the new limits, and needs the new key."""
+    async with rig() as it:
+        client = await it.client()
+        client.send(ASKING)
+        assert (await client.response()).status == 200
+        it.keys |= {"limits.max_body_bytes": 10, "limits.max_buffered_bytes": 10}
+        await it.app.reload()
+        client.send(ASKING)
+        assert (await client.response()).status == 413
+        it.keys["auth.api_keys"] = {"one": "k"}
+        await it.app.reload()
+        another = await it.client()
+        another.send(get("/v1/models"))
+        assert (await another.response()).status == 401
+
+
+async def test_the_admin_listener_reloads() -> None:
+    """POST /admin/reload tells what changed; a refused one answers 422 with every path."""
+    async with rig() as it:
+        it.keys["policy.crossover"] = 7.0
+        response = await it.admin("POST", "/admin/reload")
+        assert response.status == 200
+        assert json.loads(response.body) == {"changed": ["policy.crossover"]}
+        it.keys["policy.crossover"] = -7.0
+        response = await it.admin("POST", "/admin/reload")
+        assert response.status == 422
+        (error,) = json.loads(response.body)["errors"]
+        assert error["path"] == "policy.crossover"
+
+
+async def test_a_fault_of_ours_in_a_reload_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """A signal's reload that fails within specswitch is logged, and what is served goes on."""
+    async with rig() as it:
+
+        def broken() -> None:
+            raise RuntimeError("broken")
+
+        it.app._load = broken  # type: ignore[assignment]
+        it.app.reload_soon()
+        await until(lambda: "a reload failed within specswitch" in caplog.text, "it is said")
+        assert await served_by(it) == "spec"
+
+
+async def test_answers_in_a_retired_pool_close_their_connection() -> None:
+    """A connection to a server that is replaced is not kept after its answer."""
+    async with rig() as it, ScriptedUpstream(speculative=True) as other:
+        gate = asyncio.Event()
+        it.spec.script(Gate(gate), Send(reply(b"{}")))
+        client = await it.client()
+        client.send(ASKING)
+        await it.spec.received(1)
+        it.keys["upstreams.spec.url"] = other.url
+        await it.app.reload()
+        gate.set()
+        assert (await client.response()).status == 200
+        await until(lambda: it.spec.open_connections == 0, "it is closed")
