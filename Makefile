@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(shell cat requirements/dev.lock pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick check lint types imports test engines engines-setup wheel format lock clean
+.PHONY: help setup demo quick check lint types imports test engines engines-setup fuzz soak wheel format lock clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -37,8 +37,10 @@ types: $(STAMP)
 imports: $(STAMP)
 	$(BIN)/lint-imports
 
-quick: lint types imports  ## everything that needs no engine and no patience
-	$(BIN)/python -m pytest -q -m "not slow and not engines"
+QUICK := tests/unit tests/properties tests/docs tests/faults/test_endings.py tests/conformance/test_http_downstream.py
+
+quick: lint types imports  ## what needs no engine and no patience: pure tests, and some over sockets
+	$(BIN)/python -m pytest -q -m "not slow and not engines" $(QUICK)
 
 test: $(STAMP)  ## all tests but those on real engines, with the coverage gate
 	$(BIN)/python -m pytest -q -m "not engines" --cov --cov-report=term
@@ -49,6 +51,14 @@ engines-setup: $(STAMP)  ## the environment and the tiny models of the real SGLa
 engines: engines-setup  ## the tests on two real SGLang servers
 	$(BIN)/python -m pytest -q -m engines tests/engines
 
+soak: $(STAMP)  ## 20,000 requests with every fault against real processes, about a minute
+	$(BIN)/python -m tests.soak
+
+FUZZ_SECONDS ?= 300
+fuzz: $(STAMP)  ## fuzz both protocols by coverage; fetches atheris into .fuzz
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --target .fuzz --no-deps --require-hashes -r tests/fuzz/requirements.txt
+	for side in reader client engine both; do PYTHONPATH=.fuzz:. $(BIN)/python -m tests.fuzz.guided $$side -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=.fuzz/ || exit 1; done
+
 wheel: $(STAMP)  ## build the wheel and try it in an empty environment
 	$(BIN)/python tests/smoke_wheel.py
 
@@ -58,4 +68,4 @@ lock: $(STAMP)  ## choose dependencies anew (with the cooldown of pyproject.toml
 	$(BIN)/uv pip compile -q --universal --generate-hashes --no-header --group dev pyproject.toml requirements/build.in -o requirements/dev.lock
 
 clean:  ## remove what make made
-	rm -rf $(VENV) .engines dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	rm -rf $(VENV) .engines .fuzz dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

@@ -192,20 +192,20 @@ class App:
         Raises ConfigError where it cannot be gone by; nothing has changed then. No stream is cut:
         what runs at a server that is replaced ends there.
         """
-        async with self._reloading:
-            try:
-                renewal = await read_again(self.config, self._load, self._link)
-                if self.certificate is not None:
-                    await asyncio.to_thread(self.certificate.load)
-            except ConfigError as error:
-                self.metrics.reloaded(ok=False)
-                for path, message in error.findings:
-                    _log.error("reload refused: %s: %s", path, message)
-                raise
-            self._go_by(renewal)
+        done = False
+        try:
+            async with self._reloading:
+                renewal = await read_again(self.config, self._load, self._link, self.certificate)
+                self._go_by(renewal)
+            done = True
+        except ConfigError as error:
+            for path, message in error.findings:
+                _log.error("reload refused: %s: %s", path or "all of it", message)
+            raise
+        finally:
+            self.metrics.reloaded(ok=done)
         if self.front.descriptors_suffice_for < inf:
             self.provide_descriptors()
-        self.metrics.reloaded(ok=True)
         _log.info("reloaded: %s", ", ".join(renewal.changed) or "nothing has changed")
         return renewal.changed
 
@@ -222,7 +222,12 @@ class App:
             _log.exception("a reload failed within specswitch")
 
     def _go_by(self, renewal: Renewal) -> None:
-        """All at once: between two of these lines nothing else runs."""
+        """All at once: between two of these lines nothing else runs.
+
+        Raises ConfigError where we are going: what would be started now, nobody would end.
+        """
+        if self.ending or self.stopping.is_set():
+            raise ConfigError([("", "specswitch is shutting down")])
         config = self.config = renewal.config
         for name, link in renewal.links.items():
             self.retired.append(self.links[name].pool)
@@ -233,15 +238,11 @@ class App:
         for link in self.links.values():
             link.prober.set_to(wiring.probes_of(config))
             link.pool.idle_seconds = config.timeouts.idle_connection
-        front = self.front
-        front.engines = {name: link.side for name, link in self.links.items()}
-        front.limits = wiring.limits_of(config)
-        front.timeouts = wiring.timeouts_of(config)
-        front.keyring = wiring.keyring_of(config)
-        front.allow_override = config.policy.allow_override
-        self.pair.apply(
-            wiring.settings_of(config), renewed=renewal.renewed, control=config.policy.control
-        )
+        self.front.engines = {name: link.side for name, link in self.links.items()}
+        self.front.settings = renewal.front
+        if self.certificate is not None and renewal.tls is not None:
+            self.certificate.context = renewal.tls
+        self.pair.apply(renewal.pair, renewed=renewal.renewed, control=config.policy.control)
         if self._log is not None:
             self._log.set_to(LogFormat(config.log.format), config.log.level)
 
@@ -260,10 +261,7 @@ class App:
             dispatcher=self.dispatcher,
             observer=self._observer,
             engines={name: link.side for name, link in self.links.items()},
-            limits=wiring.limits_of(config),
-            timeouts=wiring.timeouts_of(config),
-            keyring=wiring.keyring_of(config),
-            allow_override=config.policy.allow_override,
+            settings=wiring.front_of(config),
             cors=wiring.cors_of(config),
             # No other process gives the same: each starts its ids with a number of its own.
             ids=RequestIds(secrets.token_hex(8)),

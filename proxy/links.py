@@ -47,7 +47,7 @@ def build_link(
         client = connect(
             str(upstream.url),
             api_key=wiring.key_of(upstream),
-            ca_file=upstream.ca_file,
+            tls=tls,
             timeout=rules.timeout,
         )
     except OSError as error:

@@ -17,7 +17,7 @@ from proxy.core.keys import Keyring
 from proxy.core.modes import Thresholds
 from proxy.core.places import Settings
 from proxy.core.words import UpstreamName
-from proxy.data.settings import Limits, Timeouts
+from proxy.data.settings import FrontSettings, Limits, Timeouts
 from proxy.errors import ConfigError
 
 _BOUNDS = frozenset({Rule.SHORT_OUTPUT_TOKENS, Rule.MAX_SPEC_PROMPT_TOKENS})
@@ -102,6 +102,16 @@ def timeouts_of(config: Config) -> Timeouts:
 def cors_of(config: Config) -> Cors:
     """Whose web pages may read answers."""
     return Cors(frozenset(origin.encode() for origin in config.listen.cors_origins))
+
+
+def front_of(config: Config) -> FrontSettings:
+    """What the data plane is set to."""
+    return FrontSettings(
+        limits=limits_of(config),
+        timeouts=timeouts_of(config),
+        keyring=keyring_of(config),
+        allow_override=config.policy.allow_override,
+    )
 
 
 def keyring_of(config: Config) -> Keyring:

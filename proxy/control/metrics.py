@@ -327,7 +327,7 @@ class _Gauges:
             "Time in which both upstreams had generation in flight.",
             value=dispatcher.in_flight.both_active_seconds(now),
         )
-        crossover = dispatcher.settings.thresholds.crossover
+        crossover = dispatcher.controller.thresholds.crossover
         yield _single("crossover_in_flight", "N*, in sequences.", crossover)
 
     def _upstreams(self) -> Iterator[Metric]:

@@ -160,7 +160,7 @@ class Pair:
     def state(self) -> State:
         """Everything, now."""
         dispatcher, now = self.dispatcher, self.clock()
-        thresholds = dispatcher.settings.thresholds
+        thresholds = dispatcher.controller.thresholds
         in_flight = dispatcher.in_flight
         crossover = thresholds.crossover
         return State(

@@ -221,6 +221,7 @@ class Dispatcher:
         if fresh:
             new = Upstream(upstream.name, self.settings.health, cap)
             new.admin_state = upstream.admin_state
+            self._tell(new, "it is another server now, of which nothing is known yet")
             return new
         upstream.health.rules = self.settings.health
         upstream.configured_cap = cap
@@ -305,7 +306,7 @@ class Dispatcher:
                 self.base.admin_state is AdminState.MAINT,
                 self.control,
                 self.controller.mode,
-                self.settings.thresholds.crossover is not None,
+                self.controller.crossover is not None,
                 self.settings.max_in_flight - counts.total,
             ),
         )

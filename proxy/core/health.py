@@ -81,8 +81,8 @@ class UpstreamHealth:
         )
 
     @property
-    def wants_identity(self) -> bool:
-        """Whether the next good probe could make it healthy, so that its identity must be read."""
+    def rises_next(self) -> bool:
+        """Whether the next good probe makes it healthy."""
         needed = self.rules.rise if self._seen else 1
         return (
             self.state is Health.EJECTED and self.until is None and self._good_probes + 1 >= needed
@@ -90,7 +90,7 @@ class UpstreamHealth:
 
     def probe_succeeded(self) -> bool:
         """Note a good probe; whether the upstream became healthy by it."""
-        rises = self.wants_identity
+        rises = self.rises_next
         self._failed_probes = 0
         self._good_probes += 1
         if not rises:

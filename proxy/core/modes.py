@@ -79,6 +79,11 @@ class Controller:
         self._held_until = -inf
         self._changes: deque[float] = deque()
 
+    @property
+    def crossover(self) -> float | None:
+        """N* that it goes by; None while it is unknown."""
+        return self.thresholds.crossover
+
     def set_to(self, thresholds: Thresholds, now: float) -> None:
         """Go by `thresholds` from now on; what was observed stays."""
         self.thresholds = thresholds

@@ -12,6 +12,12 @@ from proxy.core.route import Need
 from proxy.core.words import UpstreamName
 from proxy.errors import Refusal
 
+FINE_WEIGHTS = 16
+"""Sequences up to which each weight stands in a file of its own in the waiting room.
+
+Above, a weight shares one with those up to twice as heavy: clients choose the weight, and each file
+is asked whenever a place comes free."""
+
 
 class Evidence(Enum):
     """What the end of a request says about its upstream."""
@@ -59,14 +65,12 @@ class Waiter(Protocol):
 class Ticket:
     """A stand in the waiting room; `arrived` is the one stamp that counts."""
 
-    __slots__ = ("arrived", "need", "waiter")
+    __slots__ = ("arrived", "need", "waiter", "want")
 
     def __init__(self, need: Need, waiter: Waiter, arrived: float) -> None:
         self.need = need
         self.waiter = waiter
         self.arrived = arrived
-
-    @property
-    def want(self) -> Need:
-        """What any place would suit alike."""
-        return self.need
+        heavy = need.weight > FINE_WEIGHTS
+        self.want = need._replace(weight=1 << need.weight.bit_length()) if heavy else need
+        """What any place would suit alike, as the waiting room asks for it."""

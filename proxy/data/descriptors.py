@@ -13,9 +13,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-RESERVE: Final = 128
-"""Descriptors for all that is no request: listeners, log, probes, scrapes, name servers (64), and
-clients over the limit that are being told so (64)."""
+RESERVE: Final = 256
+"""Descriptors for all that is no request: listeners, log, probes, name servers (64), the admin
+listener's clients (64), clients over the limit that are being told so (128).
+
+More of those may come at once; then accepting pauses until some have been told (data/listener)."""
 
 _NONE_FREE: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
@@ -29,7 +31,7 @@ class Provision:
     needed: int
     """Descriptors that the configured number of clients needs."""
     clients: int
-    """How many clients are certain to have one each, and one for an engine; at least 1."""
+    """How many clients there are enough for, with one for an engine each; at least 1."""
 
     @property
     def suffices(self) -> bool:

@@ -87,6 +87,9 @@ class ClientConnection(asyncio.Protocol):
         # By cast: uvloop's transports are no subclasses of asyncio's.
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
+        raw = self._transport.get_extra_info("socket")
+        # The kernel, too, holds no more for a client that does not read: by itself up to 4 MiB.
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, HIGH_WATER_BYTES)
         front.connections.add(self)
         self._deadline = front.clock() + front.timeouts.header
         allowed = front.max_connections
@@ -199,7 +202,8 @@ class ClientConnection(asyncio.Protocol):
 
     def cut(self) -> None:
         """End now, whatever is going on; with a reset where a clean close would be a lie."""
-        half = self.closing_is_end and self.unfinished
+        # With a reset, too, where the kernel would otherwise go on offering what nobody takes.
+        half = (self.closing_is_end and self.unfinished) or self.unsent_bytes > 0
         self._closing = True
         self._client_gone()
         if self._transport is not None:

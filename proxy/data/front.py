@@ -16,7 +16,7 @@ from proxy.core.peek import peek
 from proxy.core.route import Need
 from proxy.core.words import UpstreamName
 from proxy.data.ledger import PLAIN
-from proxy.data.settings import Limits, Timeouts
+from proxy.data.settings import FrontSettings, Limits, Timeouts
 from proxy.data.upstream import Pool
 
 if TYPE_CHECKING:  # the two hold each other
@@ -44,10 +44,7 @@ class Front:
     dispatcher: Dispatcher
     observer: Observer
     engines: Mapping[UpstreamName, EngineSide]
-    limits: Limits
-    timeouts: Timeouts
-    keyring: Keyring
-    allow_override: bool
+    settings: FrontSettings
     ids: RequestIds
     clock: Callable[[], float]
     """Monotonic seconds."""
@@ -62,6 +59,21 @@ class Front:
     """Clients; above it file descriptors would run out, whatever `limits.max_connections` says."""
     connects_without_descriptor: int = 0
     """Connections to engines that were not made because file descriptors had run out."""
+
+    @property
+    def limits(self) -> Limits:
+        """Those of now."""
+        return self.settings.limits
+
+    @property
+    def timeouts(self) -> Timeouts:
+        """Those of now."""
+        return self.settings.timeouts
+
+    @property
+    def keyring(self) -> Keyring:
+        """The keys of now."""
+        return self.settings.keyring
 
     @property
     def max_connections(self) -> int:
@@ -108,7 +120,7 @@ class Front:
         raise ValueError(f"{endpoint.template} is answered by us")
 
     def _override(self, value: bytes | None) -> UpstreamName | None:
-        if value is None or not self.allow_override:
+        if value is None or not self.settings.allow_override:
             return None
         try:
             return UpstreamName(value.strip().lower().decode("ascii"))

@@ -158,6 +158,8 @@ class RequestReader:
         try:
             return self._next_body() if self._head is not None else self._next_head()
         except httptools.HttpParserError as fault:
+            if self.body_bytes > self._max_body:  # it was too large before it was wrong
+                return self._too_large("more")
             return self._refuse(BadRequest(f"not HTTP that is accepted here: {fault}"))
 
     def close(self) -> None:

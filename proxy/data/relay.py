@@ -204,6 +204,7 @@ class Relay:
         """None, for want of a file descriptor: our own trouble; the other would fare no better."""
         self._engine = None
         self._front.connects_without_descriptor += 1
+        self.account.place = None  # the answer is ours
         self.refuse(refusal)
 
     def engine_head(self, head: ResponseHead) -> None:

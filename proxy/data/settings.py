@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from proxy.core.keys import Keyring
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -30,3 +32,14 @@ class Timeouts:
     between_chunks: float
     response: float
     idle_connection: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontSettings:
+    """All that a reload may exchange, at once."""
+
+    limits: Limits
+    timeouts: Timeouts
+    keyring: Keyring
+    allow_override: bool
+    """Whether a client may choose its upstream."""

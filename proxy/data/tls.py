@@ -34,16 +34,11 @@ class Certificate:
         """Load it; raises ConfigError where it cannot be."""
         self._certificate = certificate
         self._key = key
-        self.context = self._loaded()
+        self.context = self.read()
+        """For the clients that connect from now on."""
 
-    def load(self) -> None:
-        """Load both files anew, for clients that connect from now on.
-
-        Raises ConfigError where they cannot be used; then it stays what it was.
-        """
-        self.context = self._loaded()
-
-    def _loaded(self) -> ssl.SSLContext:
+    def read(self) -> ssl.SSLContext:
+        """What both files hold now; raises ConfigError where they cannot be used."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION

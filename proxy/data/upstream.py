@@ -6,6 +6,7 @@ read is told in one batch that ends with `engine_flush`, so that the sink can wr
 
 import asyncio
 import re
+import select
 import ssl
 from collections.abc import Callable
 from functools import partial
@@ -96,6 +97,17 @@ class EngineConnection(asyncio.Protocol):
     def lost(self) -> bool:
         """Whether it is closed, or closing."""
         return self._transport is None or self._transport.is_closing()
+
+    @property
+    def restless(self) -> bool:
+        """Whether something has come that is not read yet: its end, or what nobody has asked for.
+
+        What comes after an answer, in the turn of the loop in which the connection is used again,
+        would otherwise pass for the next answer.
+        """
+        waiting = select.poll()
+        waiting.register(self._open_transport().get_extra_info("socket").fileno(), select.POLLIN)
+        return bool(waiting.poll(0))
 
     # what its sink does with it
 
@@ -337,7 +349,7 @@ class Pool:
         oldest = self._clock() - self.idle_seconds
         while self._idle and not fresh:
             engine = self._idle.pop()
-            if engine.idle_since >= oldest:
+            if engine.idle_since >= oldest and not engine.restless:
                 self._active.add(engine)
                 return engine
             engine.drop()
@@ -393,6 +405,8 @@ class Pool:
 
     def _tell_failure(self, error: OSError, sink: Sink) -> None:
         if descriptors_ran_out(error):
+            for engine in tuple(self._idle):
+                engine.drop()  # each takes one, and nobody needs it now
             why = f"no file descriptor is free for a connection to {self.name}"
             sink.engine_refused(Overloaded(why, retry_after=1))
         else:

@@ -181,7 +181,7 @@ async def test_a_rotated_certificate(identity: Identity, tmp_path: Path) -> None
         first.cert.write_bytes(second.cert.read_bytes())
         first.key.write_bytes(second.key.read_bytes())
         assert it.app.certificate is not None
-        it.app.certificate.load()
+        it.app.certificate.context = it.app.certificate.read()
         late = await shaken(it, second)
         for client in (early, late):
             client.send(get("/livez"))
@@ -196,11 +196,11 @@ async def test_a_bad_certificate_changes_nothing(tmp_path: Path) -> None:
         assert certificate is not None
         own.key.write_bytes(other.key.read_bytes())
         with pytest.raises(ConfigError) as raised:
-            certificate.load()
+            certificate.read()
         assert raised.value.findings[0][0] == "listen.tls_key"
         own.cert.write_bytes(b"no certificate")
         with pytest.raises(ConfigError):
-            certificate.load()
+            certificate.read()
         client = await shaken(it, own)
         client.send(get("/livez"))
         assert (await client.response()).status == 200

@@ -216,7 +216,7 @@ async def test_they_run_out(tmp_path: Path) -> None:
         kept.send(ASKING)
         assert (await kept.response()).status == 200
 
-        labels = {"upstream": "base", "outcome": "rejected"}
+        labels = {"upstream": "none", "outcome": "rejected"}
         assert await metric(it, "requests_total", **labels) == 3
         assert await metric(it, "upstream_healthy", upstream="base") == 1
         assert await metric(it, "ejections_total") == 0

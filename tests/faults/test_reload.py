@@ -2,9 +2,13 @@
 
 import asyncio
 import json
+import threading
+from pathlib import Path
 
 import pytest
+import trustme
 
+from proxy.config import Config
 from proxy.core.words import Control, Health, UpstreamName
 from proxy.errors import ConfigError
 from tests.harness.client import CHAT, CHAT_STREAM, RawClient, get, post
@@ -231,3 +235,56 @@ async def test_answers_in_a_retired_pool_close_their_connection() -> None:
         gate.set()
         assert (await client.response()).status == 200
         await until(lambda: it.spec.open_connections == 0, "it is closed")
+
+
+async def test_a_reload_does_not_outlive_its_process() -> None:
+    """One that is reading when we go down changes nothing, and starts nothing that nobody ends."""
+    async with rig() as it:
+        app, source = it.app, it.app._load
+        assert source is not None
+        reading, go_on = asyncio.Event(), threading.Event()
+        loop = asyncio.get_running_loop()
+
+        def slow() -> Config:
+            loop.call_soon_threadsafe(reading.set)
+            go_on.wait(10)
+            return source()
+
+        app._load = slow
+        it.keys["upstreams.spec.url"] = "http://127.0.0.1:1"
+        told = loop.create_task(app.reload())
+        await reading.wait()
+        app.ending = True
+        go_on.set()
+        with pytest.raises(ConfigError, match="shutting down"):
+            await told
+        assert it.app.config.upstreams.spec.url.port != 1
+        assert it.metric("config_reloads_total", result="rejected") == 1
+        app.ending = False
+
+
+async def test_a_fault_of_ours_counts_as_refused() -> None:
+    """The counters of reloads add up to the reloads."""
+    async with rig() as it:
+
+        def broken() -> Config:
+            raise RuntimeError("broken")
+
+        it.app._load = broken
+        with pytest.raises(RuntimeError):
+            await it.app.reload()
+        assert it.metric("config_reloads_total", result="rejected") == 1
+
+
+async def test_a_file_of_certificates_is_read_again(tmp_path: Path) -> None:
+    """Its name has not changed, what it holds may have: the link is made anew, health stays."""
+    authority = tmp_path / "ca.pem"
+    trustme.CA().cert_pem.write_to_path(str(authority))
+    keys = {"upstreams.spec.url": "https://127.0.0.1:1", "upstreams.spec.ca_file": str(authority)}
+    async with rig(wait=False) as it:
+        it.keys |= keys
+        await it.app.reload()
+        link, health = it.app.links[SPEC], it.app.dispatcher.spec.health
+        assert await it.app.reload() == ()
+        assert it.app.links[SPEC] is not link
+        assert it.app.dispatcher.spec.health is health

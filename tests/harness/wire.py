@@ -4,6 +4,7 @@ For the few states that real sockets reach only by luck. Everything else is test
 """
 
 import asyncio
+import os
 from dataclasses import dataclass, field
 
 from proxy.core.http import RequestIds
@@ -11,7 +12,7 @@ from proxy.core.keys import Keyring
 from proxy.core.words import UpstreamName
 from proxy.data.downstream import ClientConnection
 from proxy.data.front import EngineSide, Front
-from proxy.data.settings import Limits, Timeouts
+from proxy.data.settings import FrontSettings, Limits, Timeouts
 from proxy.data.upstream import EngineConnection, Pool
 from tests.harness.pair import BASE, SPEC, Pair
 
@@ -35,6 +36,26 @@ TIMEOUTS = Timeouts(
 )
 
 
+_SILENT = os.eventfd(0)
+"""A descriptor on which nothing ever comes."""
+
+
+class FakeSocket:
+    """What is known of a socket that is none."""
+
+    def __init__(self) -> None:
+        self.options: list[object] = []
+        self.descriptor = _SILENT
+
+    def fileno(self) -> int:
+        """Of one that is silent, if the test has not set another."""
+        return self.descriptor
+
+    def setsockopt(self, *option: object) -> None:
+        """Note it."""
+        self.options.append(option)
+
+
 class FakeTransport(asyncio.Transport):
     """Keeps what is written; the test says how much of it is unsent."""
 
@@ -46,6 +67,7 @@ class FakeTransport(asyncio.Transport):
         self.aborts = 0
         self.closed = False
         self.takes_eof = True
+        self.socket = FakeSocket()
         self.eof = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -70,6 +92,10 @@ class FakeTransport(asyncio.Transport):
     def abort(self) -> None:
         """Note it."""
         self.aborts += 1
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        """The socket."""
+        return self.socket if name == "socket" else default
 
     def close(self) -> None:
         """Note it."""
@@ -105,10 +131,12 @@ class Wire:
             engines={
                 name: EngineSide(pool, (), has_key=False) for name, pool in self.pools.items()
             },
-            limits=self.limits,
-            timeouts=TIMEOUTS,
-            keyring=Keyring({}),
-            allow_override=False,
+            settings=FrontSettings(
+                limits=self.limits,
+                timeouts=TIMEOUTS,
+                keyring=Keyring({}),
+                allow_override=False,
+            ),
             ids=RequestIds("0" * 16),
             clock=lambda: self.pair.now,
         )

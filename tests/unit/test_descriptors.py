@@ -43,8 +43,8 @@ NO_LIMIT = resource.RLIM_INFINITY
         (256, 4096, 2 * 100 + RESERVE, None),
         (256, NO_LIMIT, 2 * 100 + RESERVE, None),
         (NO_LIMIT, NO_LIMIT, NO_LIMIT, None),
-        (228, 228, 228, 50),
-        (200, 228, 228, 50),
+        (356, 356, 356, 50),
+        (200, 356, 356, 50),
         (64, 64, 64, 1),
     ],
 )

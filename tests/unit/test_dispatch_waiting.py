@@ -362,3 +362,14 @@ def test_when_all_are_about_to_be_cut_nobody_is_placed() -> None:
     pair.end(held)
     assert standing.told == []
     pair.dispatcher.leave(ticket, pair.now)
+
+
+def test_clients_do_not_choose_what_the_room_costs() -> None:
+    """However many different weights they ask for, only so many files are asked."""
+    pair = Pair(replace(SETTINGS, max_in_flight=4000, queue_size=4000, base_cap=1))
+    held = pair.place(only_base())
+    for weight in range(2, 2002):
+        pair.wait(only_base(weight))
+    assert len(pair.dispatcher.room.fronts()) < 30
+    pair.dispatcher.stop()
+    pair.end(held)

@@ -6,17 +6,14 @@ The bodies below are cut from recorded answers of real servers, with the fields 
 import errno
 import json
 import logging
-import ssl
 
 import httpx2
 import pytest
-import trustme
 
 from proxy.control.engine import (
     MAX_ANSWER_BYTES,
     Load,
     Reading,
-    _trust,
     check_ready,
     connect,
     read_identity,
@@ -414,7 +411,7 @@ async def test_the_client_takes_nothing_from_the_environment(
 ) -> None:
     """A proxy meant for the internet has no business between us and an engine."""
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
-    async with connect("http://engine:1", api_key=None, ca_file=None, timeout=5.0) as client:
+    async with connect("http://engine:1", api_key=None, tls=None, timeout=5.0) as client:
         assert not client.trust_env
         assert not client.follow_redirects
         assert client.timeout == httpx2.Timeout(5.0)
@@ -424,29 +421,8 @@ async def test_the_client_takes_nothing_from_the_environment(
 
 async def test_the_upstreams_key_is_sent() -> None:
     """As SGLang wants it: a bearer token."""
-    async with connect("http://engine:1", api_key="k", ca_file=None, timeout=5.0) as client:
+    async with connect("http://engine:1", api_key="k", tls=None, timeout=5.0) as client:
         assert client.headers["authorization"] == "Bearer k"
-
-
-async def test_an_authority_of_ones_own(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The file is read once, at the start, where its absence can be reported."""
-    path = tmp_path_factory.mktemp("ca") / "ca.pem"
-    trustme.CA().cert_pem.write_to_path(str(path))
-
-    async with connect("https://engine:1", api_key=None, ca_file=path, timeout=5.0) as client:
-        assert client.base_url.scheme == "https"
-    with pytest.raises(OSError, match="No such file"):
-        connect("https://engine:1", api_key=None, ca_file=path.with_suffix(".not"), timeout=5.0)
-    path.write_text("not a certificate")
-    with pytest.raises(ssl.SSLError):
-        connect("https://engine:1", api_key=None, ca_file=path, timeout=5.0)
-
-
-@pytest.mark.parametrize("url", ["https://engine:1", "HTTPS://engine:1"])
-def test_tls_is_always_verified(url: str) -> None:
-    """However it is written; only where there is no TLS is nobody asked."""
-    assert _trust(url, None) is True
-    assert _trust("http://engine:1", None) is False
 
 
 async def test_no_reading_writes_a_log(caplog: pytest.LogCaptureFixture) -> None:

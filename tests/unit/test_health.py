@@ -33,7 +33,7 @@ def picture(health: UpstreamHealth) -> Picture:
 
 def asks_identity(health: UpstreamHealth) -> bool:
     """Whether it wants its identity read; a call, so that each is seen to be asked anew."""
-    return health.wants_identity
+    return health.rises_next
 
 
 def trial_seen(health: UpstreamHealth) -> tuple[bool, bool]:
@@ -83,7 +83,7 @@ def test_an_unknown_server_needs_one_good_probe() -> None:
     assert not health.usable
     assert health.probe_failed() is False
     assert picture(health) == NEW
-    assert health.wants_identity
+    assert health.rises_next
     assert health.probe_succeeded() is True
     assert picture(health) == HEALTHY
     assert health.usable
@@ -132,7 +132,7 @@ def test_each_good_probe_is_one(rise: int) -> None:
     )
     health.probe_succeeded()
     health.probe_failed()
-    told = [(health.wants_identity, health.probe_succeeded()) for _ in range(rise)]
+    told = [(health.rises_next, health.probe_succeeded()) for _ in range(rise)]
 
     assert told == [(False, False)] * (rise - 1) + [(True, True)]
 
@@ -199,7 +199,7 @@ def test_an_ejection_for_requests_runs_its_full_time() -> None:
     """Good probes do not shorten it, bad ones do not end it, and identity is not asked for."""
     health = ejected()
     for _ in range(5):
-        assert not health.wants_identity
+        assert not health.rises_next
         assert health.probe_succeeded() is False
 
     assert health.advance(4.999) is False
@@ -443,7 +443,7 @@ def test_a_mended_server_rises() -> None:
     misconfigure(health)
     health.probe_succeeded()
 
-    assert health.wants_identity
+    assert health.rises_next
     assert health.probe_succeeded() is True
     assert picture(health) == HEALTHY
 
@@ -453,7 +453,7 @@ def test_a_new_server_that_is_mended_rises_at_once() -> None:
     health = UpstreamHealth(RULES)
     misconfigure(health)
 
-    assert health.wants_identity
+    assert health.rises_next
     assert health.probe_succeeded() is True
 
 
