@@ -68,4 +68,4 @@ lock: $(STAMP)  ## choose dependencies anew (with the cooldown of pyproject.toml
 	$(BIN)/uv pip compile -q --universal --generate-hashes --no-header --group dev pyproject.toml requirements/build.in -o requirements/dev.lock
 
 clean:  ## remove what make made
-	rm -rf $(VENV) .engines .fuzz dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	rm -rf $(VENV) .engines .fuzz dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage

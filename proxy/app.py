@@ -29,8 +29,8 @@ from proxy.data.descriptors import provide
 from proxy.data.downstream import ClientConnection
 from proxy.data.front import Front
 from proxy.data.listener import Listener
+from proxy.data.pool import Pool
 from proxy.data.tls import Certificate, TlsConnection
-from proxy.data.upstream import Pool
 from proxy.errors import ConfigError, SpecswitchError
 from proxy.links import Link, build_link
 from proxy.reload import Renewal, read_again
@@ -137,6 +137,7 @@ class App:
         """Have a file descriptor for each client and its engine, or fewer clients, and say so."""
         there = provide(self.config.limits.max_connections)
         self.front.descriptors_suffice_for = there.clients
+        self.front.told = there.told
         if not there.suffices:
             _log.warning(
                 "file descriptors: %d are allowed and limits.max_connections = %d needs %d, so no "
@@ -184,6 +185,8 @@ class App:
         cut = self.front.unfinished
         if cut:
             _log.warning("cut %s", _unfinished(cut))
+        elif running:
+            _log.info("drained: nothing was cut")
         return 1 if cut else 0
 
     async def reload(self) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from proxy.control.prober import Prober
 from proxy.core.dispatch import Dispatcher
 from proxy.core.words import UpstreamName
 from proxy.data.front import EngineSide
-from proxy.data.upstream import Pool
+from proxy.data.pool import Pool
 from proxy.errors import ConfigError
 
 

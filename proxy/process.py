@@ -20,6 +20,8 @@ async def serve(config: Config, log: BufferedLog, load: Callable[[], Config]) ->
 
     `load` reads the configuration again, at a SIGHUP or when the admin listener is told to.
     """
+    # One that comes before there is something to reload, or when all is over, must not end us.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         async with running(config, log=log, load=load) as app:
             call_on_signals(app.stop)
@@ -30,7 +32,9 @@ async def serve(config: Config, log: BufferedLog, load: Callable[[], Config]) ->
             gc.collect()
             gc.freeze()
             gc.set_threshold(20_000, 50, 100)
-            return await app.until_stopped()
+            code = await app.until_stopped()
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+            return code
     except SpecswitchError as error:
         _log.critical("ended: %s", error)
         return 1

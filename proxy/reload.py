@@ -6,7 +6,11 @@ Everything that can fail is done here, before anything changes; `App` then goes 
 import asyncio
 import ssl
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from threading import Thread
+from typing import Final
 
 from proxy import wiring
 from proxy.config import Config
@@ -16,6 +20,10 @@ from proxy.data.settings import FrontSettings
 from proxy.data.tls import Certificate
 from proxy.errors import ConfigError
 from proxy.links import Link
+
+READ_SECONDS: Final = 10.0
+"""For all files together; one that hangs (a pipe, a network file system) must not keep us from
+another reload, nor from ending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +55,39 @@ async def read_again(
     """
     if load is None:
         raise ConfigError([("", "this process has no configuration to read again")])
-    return await asyncio.to_thread(_read_again, old, load, build, certificate)
+    read = partial(_read_again, old, load, build, certificate)
+    try:
+        async with asyncio.timeout(READ_SECONDS):
+            return await _in_a_thread(read)
+    except TimeoutError:
+        why = f"could not be read within {READ_SECONDS:g} s"
+        raise ConfigError([("", why)]) from None
+
+
+async def _in_a_thread(read: Callable[[], Renewal]) -> Renewal:
+    """Call `read` in a thread that nobody waits for at the end; the loop's own would be."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Renewal] = loop.create_future()
+
+    def tell(outcome: Renewal | Exception) -> None:
+        if done.done():
+            return  # nobody waits any more
+        if isinstance(outcome, Exception):
+            done.set_exception(outcome)
+        else:
+            done.set_result(outcome)
+
+    def work() -> None:
+        outcome: Renewal | Exception
+        try:
+            outcome = read()
+        except Exception as fault:  # noqa: BLE001 - told where it is waited for
+            outcome = fault
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(tell, outcome)
+
+    Thread(target=work, name="reload", daemon=True).start()
+    return await done
 
 
 def _read_again(
@@ -59,6 +99,7 @@ def _read_again(
     config = load()
     changed = wiring.changes(old, config)
     wiring.refuse_listeners(changed)
+    wiring.refuse_opening(old, config)
     return Renewal(
         config=config,
         changed=changed,

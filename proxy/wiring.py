@@ -159,6 +159,20 @@ def refuse_listeners(changed: Iterable[str]) -> None:
         raise ConfigError(findings)
 
 
+def refuse_opening(old: Config, new: Config) -> None:
+    """Raise ConfigError if keys would be asked for no more.
+
+    A file that an editor has emptied and not yet written looks like that; who means it restarts.
+    """
+    findings = [
+        (path, "would be empty, so that no key is asked for any more; restart for it")
+        for path in ("auth.api_keys", "auth.admin_token")
+        if _value(old, path) and not _value(new, path)
+    ]
+    if findings:
+        raise ConfigError(findings)
+
+
 def known_hosts_of(config: Config) -> tuple[str, ...]:
     """Names under which the admin listener may be called."""
     return (config.listen.admin_host, *config.listen.admin_hosts)

@@ -54,7 +54,8 @@ class Dispatcher:
         self.mode = BASE
         self.mode_reason: SwitchReason = self.controller.reason
         self.draining = False
-        self.adapters: frozenset[str] = frozenset()
+        self.adapters: frozenset[str] | None = None
+        """Names of LoRA adapters; None while that of one of the two is not known."""
         self._observer = observer
         self._mode_seconds = {SPEC: 0.0, BASE: 0.0}
         self._mode_since = now
@@ -152,7 +153,7 @@ class Dispatcher:
         may = need.weight > 0 and other.in_service and not (other is self.spec and only_base)
         if not may or self.room.full or self.settings.queue_timeout <= 0:
             return None
-        ticket = Ticket(need._replace(avoid=place.upstream), waiter, arrived)
+        ticket = Ticket(need._replace(avoid=place.upstream), waiter, arrived, again=True)
         self.room.enter(ticket, again=True)
         self._awaited.add(other.name)
         return ticket
@@ -162,6 +163,15 @@ class Dispatcher:
         self.in_flight.give_back(lease, now)
         self.controller.level(self.in_flight.total, now)
         self._learn(lease, evidence, now)
+        self._after_change(now)
+
+    def trial_speaks(self, lease: Lease, now: float) -> None:
+        """The one request of a probation has brought a token: the others need not wait for its end.
+
+        What goes wrong with it later counts as with any other.
+        """
+        self._learn(lease, Evidence.GOOD, now)
+        lease.trial = False
         self._after_change(now)
 
     def leave(self, ticket: Ticket, now: float) -> None:
@@ -177,7 +187,7 @@ class Dispatcher:
             if upstream.health.advance(now):
                 upstream.work.forgive(now)
                 self._tell(upstream, "its ejection is over; one request may try it")
-            silence = upstream.work.silence(now)
+            silence = upstream.work.silence()
             if upstream.health.silent(silence, now):
                 self._tell(upstream, f"it has work and showed no sign of life for {silence:.0f} s")
         self._after_change(now)
@@ -215,6 +225,8 @@ class Dispatcher:
         self.spec = self._set_to(self.spec, settings.spec_cap, fresh=SPEC in renewed)
         self.base = self._set_to(self.base, settings.base_cap, fresh=BASE in renewed)
         self._know_adapters()
+        for name in renewed:
+            self._lift(name)
         self._after_change(now)
 
     def _set_to(self, upstream: Upstream, cap: int | None, *, fresh: bool) -> Upstream:
@@ -277,6 +289,8 @@ class Dispatcher:
             if upstream.health.misconfigured():
                 self._tell(upstream, "; ".join(upstream.faults))
         elif upstream.health.probe_succeeded():
+            upstream.work.forgive(now)
+            self._lift(name)
             self._tell(upstream, "")
         self._after_change(now)
 
@@ -292,12 +306,23 @@ class Dispatcher:
 
     def _know_adapters(self) -> None:
         both = (self.spec.identity, self.base.identity)
-        self.adapters = frozenset().union(*(i.adapters for i in both if i is not None))
+        known = [identity.adapters for identity in both if identity is not None]
+        self.adapters = frozenset().union(*known) if len(known) == len(both) else None
+
+    def _lift(self, name: UpstreamName) -> None:
+        """`name` is there again, or is another server: who found nobody there may try it."""
+        for ticket in self.room:
+            if ticket.need.avoid is name:
+                self.room.leave(ticket)
+                ticket.lift()
+                self.room.enter(ticket, again=True)
 
     # Within ------------------------------------------------------------------------------------
 
     def _choose(self, need: Need) -> Decision | Wait | Never:
         counts = self.in_flight
+        if need.avoid is not None and not self.upstream(need.avoid.other).in_service:
+            need = need._replace(avoid=None)  # it is that one or none
         return decide(
             need,
             Pair(
@@ -435,7 +460,7 @@ class Dispatcher:
         if isinstance(choice, Never):
             ticket.waiter.refused(base_unusable(ticket.need, self._both))
             return
-        if ticket.need.avoid is not None:
+        if ticket.again:
             self._observer.retried(RetryCause.CONNECT)
         ticket.waiter.placed(self._place(ticket.need, choice, now))
 

@@ -103,13 +103,14 @@ class Eligibility:
     rule: Rule | None
 
 
-def judge(traits: Traits, rules: Rules, adapters: frozenset[str]) -> Eligibility:
+def judge(traits: Traits, rules: Rules, adapters: frozenset[str] | None) -> Eligibility:
     """Return where the request may go; *adapters* are the ids of LoRA adapters in /v1/models.
 
-    The strongest verdict wins; of equals the rule that comes first in the table.
+    None while they are not known: then any suffix may be one. The strongest verdict wins; of
+    equals the rule that comes first in the table.
     """
     triggered = set(traits.features)
-    if adapters and traits.model is not None and _names_adapter(traits.model, adapters):
+    if traits.model is not None and _names_adapter(traits.model, adapters):
         triggered.add(Rule.LORA)
     if traits.max_tokens is not None and traits.max_tokens <= rules.short_output_tokens:
         triggered.add(Rule.SHORT_OUTPUT_TOKENS)
@@ -129,12 +130,16 @@ def _strongest(triggered: set[Rule], rules: Rules) -> Eligibility:
     return _ANYWHERE
 
 
-def _names_adapter(model: str, adapters: frozenset[str]) -> bool:
+def _names_adapter(model: str, adapters: frozenset[str] | None) -> bool:
     """Whether *model* is an adapter's id or ends in one after a colon.
 
     Every colon is tried: the served name itself may hold some (`s3://...`), and SGLang strips the
     blanks around what follows.
     """
+    if adapters is None:
+        return ":" in model
+    if not adapters:
+        return False
     if model in adapters:
         return True
     _, colon, rest = model.partition(":")

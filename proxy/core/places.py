@@ -65,12 +65,20 @@ class Waiter(Protocol):
 class Ticket:
     """A stand in the waiting room; `arrived` is the one stamp that counts."""
 
-    __slots__ = ("arrived", "need", "waiter", "want")
+    __slots__ = ("again", "arrived", "need", "waiter", "want")
 
-    def __init__(self, need: Need, waiter: Waiter, arrived: float) -> None:
+    def __init__(self, need: Need, waiter: Waiter, arrived: float, *, again: bool = False) -> None:
         self.need = need
         self.waiter = waiter
         self.arrived = arrived
+        self.again = again
+        """Whether it has had a place before, where it found nobody."""
         heavy = need.weight > FINE_WEIGHTS
-        self.want = need._replace(weight=1 << need.weight.bit_length()) if heavy else need
+        coarse = need._replace(weight=1 << need.weight.bit_length()) if heavy else need
+        self.want = (coarse, again)
         """What any place would suit alike, as the waiting room asks for it."""
+
+    def lift(self) -> None:
+        """Any upstream will do again; outside of the room only."""
+        self.need = self.need._replace(avoid=None)
+        self.want = (self.want[0]._replace(avoid=None), self.again)

@@ -51,4 +51,6 @@ class Upstream:
             return f"{self.health.state} ({cause}: {'; '.join(self.faults)})"
         if cause is not None:
             return f"{self.health.state} ({cause})"
+        if self.health.state is Health.EJECTED:
+            return "not there yet"  # no probe has ever been good
         return str(self.health.state)

@@ -22,8 +22,8 @@ class Waiting(Protocol):
 T = TypeVar("T", bound=Waiting)
 
 _IN_FRONT = 2**62
-"""More than ever come. Who comes again wants what nobody wants who comes for the first time, so
-within one file all numbers rise."""
+"""More than ever come. Who comes again wants what nobody wants who comes for the first time, since
+that it comes again is part of its want; so within one file all numbers rise."""
 
 
 class WaitingRoom(Generic[T]):

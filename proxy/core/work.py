@@ -11,7 +11,7 @@ from math import inf
 class Work:
     """The work of one server; sequences and seconds, monotonic."""
 
-    __slots__ = ("_alive_at", "_load_stamp", "expected", "heard_at")
+    __slots__ = ("_alive_at", "_frozen_at", "_load_stamp", "expected", "heard_at")
 
     def __init__(self) -> None:
         self.expected = 0
@@ -21,6 +21,8 @@ class Work:
         self._alive_at = -inf
         """When it last showed a sign of life, or was given work while it had none."""
         self._load_stamp: float | None = None
+        self._frozen_at = -inf
+        """When its account of its load was last read and had not changed."""
 
     def expect(self, sequences: int, now: float) -> None:
         """It has to send something for `sequences` more."""
@@ -38,7 +40,9 @@ class Work:
 
     def load_read(self, stamp: float, now: float) -> None:
         """Its account of its load is of `stamp`, by its own clock."""
-        if stamp != self._load_stamp:
+        if stamp == self._load_stamp:
+            self._frozen_at = now
+        else:
             self._load_stamp = stamp
             self._alive_at = now
 
@@ -46,11 +50,10 @@ class Work:
         """Count its silence from now on."""
         self._alive_at = now
 
-    def silence(self, now: float) -> float:
-        """Seconds for which it should have shown a sign of life and did not.
+    def silence(self) -> float:
+        """Seconds for which it should have shown a sign of life and was seen to show none.
 
-        0 for a server that gives no account of its load: a long prefill would look the same.
+        Only up to the last reading that said so: of a server whose load cannot be read, or is not
+        asked for, nothing is known, and a long prefill would look the same.
         """
-        if not self.expected or self._load_stamp is None:
-            return 0.0
-        return now - self._alive_at
+        return max(0.0, self._frozen_at - self._alive_at) if self.expected else 0.0

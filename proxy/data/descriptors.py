@@ -13,11 +13,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-RESERVE: Final = 256
-"""Descriptors for all that is no request: listeners, log, probes, name servers (64), the admin
-listener's clients (64), clients over the limit that are being told so (128).
+RESERVE: Final = 128
+"""Descriptors for all that is no client of the endpoint: listeners, log, probes, name servers (64),
+the admin listener's clients (64)."""
 
-More of those may come at once; then accepting pauses until some have been told (data/listener)."""
+MOST_TOLD: Final = 1024
+"""Clients over the limit that are told so at one time, each for a second at most; whoever comes on
+top of them is closed without a word. Where descriptors are few, an eighth of them."""
 
 _NONE_FREE: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
@@ -30,6 +32,8 @@ class Provision:
     """Descriptors that this process may have."""
     needed: int
     """Descriptors that the configured number of clients needs."""
+    told: int
+    """Clients over the limit that may be told so at one time."""
     clients: int
     """How many clients there are enough for, with one for an engine each; at least 1."""
 
@@ -41,13 +45,14 @@ class Provision:
 
 def provide(max_connections: int) -> Provision:
     """Raise the limit of this process as far as `max_connections` clients need and it can be."""
-    needed = 2 * max_connections + RESERVE
+    needed = 2 * max_connections + RESERVE + MOST_TOLD
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if 0 <= soft < needed:  # RLIM_INFINITY is negative
         soft = needed if hard < 0 else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     limit = _number(soft)
-    return Provision(limit, needed, max(1, (limit - RESERVE) // 2))
+    told = min(MOST_TOLD, limit // 8)
+    return Provision(limit, needed, told, max(1, (limit - RESERVE - told) // 2))
 
 
 def descriptor_limit() -> int:

@@ -93,6 +93,9 @@ class ClientConnection(asyncio.Protocol):
         front.connections.add(self)
         self._deadline = front.clock() + front.timeouts.header
         allowed = front.max_connections
+        if len(front.connections) > allowed + front.told:
+            self._transport.abort()  # telling it would take what others need
+            return
         if len(front.connections) > allowed:
             why = f"all {allowed} connections are in use"
             self._refuse_connection(Overloaded(why, retry_after=1))
@@ -385,7 +388,9 @@ class ClientConnection(asyncio.Protocol):
         """Answer what never became a request; it is counted as one, started and ended at once."""
         front = self._front
         at = front.clock() if now is None else now
-        account = Account(b"", None, "", at if self._began_at is None else self._began_at)
+        # What was not read has no id; who was not let in has one of ours.
+        request_id = front.ids.choose(None) if isinstance(refusal, Overloaded) else b""
+        account = Account(request_id, None, "", at if self._began_at is None else self._began_at)
         front.opened()
         front.closed(account.rejected(refusal, at))
         self.keep_alive = False

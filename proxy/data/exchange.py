@@ -164,6 +164,12 @@ class Exchange:
             for piece in pieces:
                 self.watch.feed(piece, now)
 
+    @property
+    def speaks(self) -> bool:
+        """Whether a token has come, and no error."""
+        watch = self.watch
+        return watch is not None and watch.first_token_at is not None and watch.error_code is None
+
     def pause(self) -> None:
         """We have stopped reading from the engine for a slow client: its silence is ours."""
         if self.streams and self.state is State.RELAYING:

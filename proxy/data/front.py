@@ -15,9 +15,10 @@ from proxy.core.observer import Observer, Record
 from proxy.core.peek import peek
 from proxy.core.route import Need
 from proxy.core.words import UpstreamName
+from proxy.data.descriptors import MOST_TOLD
 from proxy.data.ledger import PLAIN
+from proxy.data.pool import Pool
 from proxy.data.settings import FrontSettings, Limits, Timeouts
-from proxy.data.upstream import Pool
 
 if TYPE_CHECKING:  # the two hold each other
     from proxy.data.downstream import ClientConnection
@@ -57,6 +58,8 @@ class Front:
     """Clients that have connected by TLS and are not known yet."""
     descriptors_suffice_for: float = inf
     """Clients; above it file descriptors would run out, whatever `limits.max_connections` says."""
+    told: int = MOST_TOLD
+    """Clients above that which are told so at one time."""
     connects_without_descriptor: int = 0
     """Connections to engines that were not made because file descriptors had run out."""
 

@@ -97,7 +97,7 @@ class Account:
     def rejected(self, refusal: Refusal, now: float) -> Record:
         """The record of what never became a request."""
         return Record(
-            request_id=None,
+            request_id=self.request_id.decode("ascii") or None,
             endpoint=OTHER,
             method=self.method,
             outcome=Outcome.REJECTED,

@@ -218,7 +218,10 @@ class Relay:
         """A part of it."""
         now = self._front.clock()
         self.exchange.passing(pieces, now)
-        self._place.lease.heard(now)
+        lease = self._place.lease
+        lease.heard(now)
+        if lease.trial and self.exchange.speaks:
+            self._front.dispatcher.trial_speaks(lease, now)
         if self.exchange.state is ex.State.HOLDING:
             self._hold(pieces)
         else:
@@ -322,7 +325,8 @@ class Relay:
                 b"x-specswitch-attempt: %d" % command.attempt,
             ),
             body_length=len(self._body) if had_body else None,
-            drop_keys=side.has_key or bool(self._front.keyring),
+            # Its key is ours, if it had to have one when it came; a reload may have ended that.
+            drop_keys=side.has_key or self.account.key_name is not None,
         )
         engine.send(self, block, self._body)
 

@@ -19,10 +19,6 @@ from proxy.data.downstream import ClientConnection
 from proxy.data.front import Front
 from proxy.errors import BadRequest, ConfigError
 
-TOLD_ABOVE_LIMIT: Final = 64
-"""Handshakes above `limits.max_connections` that are still made, to tell those clients by HTTP that
-there is no room; whoever comes on top of them is closed without a word."""
-
 _READ_BYTES: Final = 65536
 """More than a TLS record holds (16 KiB), so that each read empties one."""
 
@@ -73,9 +69,7 @@ class TlsConnection(asyncio.Protocol):
         front = self._front
         # By cast: uvloop's transports are no subclasses of asyncio's.
         self._raw = raw = cast("asyncio.Transport", transport)
-        if len(front.connections) + len(front.handshakes) >= (
-            front.max_connections + TOLD_ABOVE_LIMIT
-        ):
+        if len(front.connections) + len(front.handshakes) >= front.max_connections + front.told:
             raw.abort()
             return
         front.handshakes.add(self)
@@ -84,6 +78,8 @@ class TlsConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the client's socket."""
+        if self._transport is not None and self._transport.ended:
+            return  # what comes after our goodbye is for nobody, and held for nobody
         self._incoming.write(data)
         if self._client is None and not self._shake():
             return
@@ -163,8 +159,6 @@ class TlsConnection(asyncio.Protocol):
         client, transport = self._client, self._transport
         assert client is not None  # noqa: S101 - the handshake is done
         assert transport is not None  # noqa: S101 - the same
-        if transport.ended:
-            return  # what comes after our goodbye is for nobody
         pieces: list[bytes] = []
         said_goodbye = False
         try:

@@ -1,4 +1,4 @@
-"""The protocol facing an engine, and the pool of kept connections to one upstream.
+"""The protocol facing an engine.
 
 A connection serves one request at a time and tells its `Sink` what comes back. Whatever came in one
 read is told in one batch that ends with `engine_flush`, so that the sink can write it in one call.
@@ -7,21 +7,23 @@ read is told in one batch that ends with `engine_flush`, so that the sink can wr
 import asyncio
 import re
 import select
-import ssl
 from collections.abc import Callable
-from functools import partial
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import httptools
 
 from proxy.core.http import transfer_codings
-from proxy.core.words import UpstreamName
-from proxy.data.descriptors import descriptors_ran_out
 from proxy.data.response import ResponseHead
-from proxy.errors import Overloaded, Refusal
+from proxy.errors import Refusal
+
+if TYPE_CHECKING:  # the two hold each other
+    from proxy.data.pool import Pool
 
 MAX_HEAD_BYTES = 262144
 """How much an engine may send before its answer's head is whole; curl bounds heads at 300 KB."""
+
+LARGE_BYTES = 65536
+"""Of a request's body; smaller ones are written at once."""
 
 _CONTROLS = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 """What no reason phrase may hold: RFC 9112 section 4."""
@@ -58,7 +60,7 @@ class Sink(Protocol):
         """A fault of ours in telling it."""
 
 
-def _tell(sink: Sink, what: Callable[[Sink], None]) -> None:
+def tell(sink: Sink, what: Callable[[Sink], None]) -> None:
     """Tell `sink` all of one read; a fault of ours in it must not leave a request hanging."""
     try:
         what(sink)
@@ -90,6 +92,7 @@ class EngineConnection(asyncio.Protocol):
         self._complete = False
         self._keeps_alive = False
         self._fault: str | None = None
+        self._sent_bytes = 0
         self._headless = 0
         """Bytes that have come without the answer's head being whole."""
 
@@ -116,7 +119,8 @@ class EngineConnection(asyncio.Protocol):
         self._reset()
         self._sink = sink
         transport = self._open_transport()
-        if len(body) > 65536:  # noqa: PLR2004 - joining would copy what is large already
+        self._sent_bytes = len(body)
+        if len(body) > LARGE_BYTES:  # joining would copy what is large already
             transport.write(head)
             transport.write(body)
         else:
@@ -171,7 +175,7 @@ class EngineConnection(asyncio.Protocol):
             self._headless += len(data)
             if self._headless > MAX_HEAD_BYTES:
                 self._broken(f"its head is larger than {MAX_HEAD_BYTES} bytes")
-        _tell(sink, self._deliver)
+        tell(sink, self._deliver)
 
     def eof_received(self) -> bool | None:
         """The engine has closed its side; for some answers that is the end."""
@@ -179,7 +183,7 @@ class EngineConnection(asyncio.Protocol):
         told = self._head if self._head_told and self._fault is None else None
         if sink is not None and told is not None and told.until_close:
             self._sink = None
-            _tell(sink, lambda sink: sink.engine_ended(reusable=False))
+            tell(sink, lambda sink: sink.engine_ended(reusable=False))
         return None
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -189,7 +193,7 @@ class EngineConnection(asyncio.Protocol):
         self._pool.forget(self)
         if sink is not None:
             why = "the connection was closed" if exc is None else f"{exc}"
-            _tell(sink, lambda sink: sink.engine_lost(silent=self._silent, why=why))
+            tell(sink, lambda sink: sink.engine_lost(silent=self._silent, why=why))
 
     # llhttp
 
@@ -263,8 +267,10 @@ class EngineConnection(asyncio.Protocol):
             self._fault = why
 
     def _is_reusable(self) -> bool:
-        unsent = self._open_transport().get_write_buffer_size()
-        return self._keeps_alive and self._fault is None and unsent == 0
+        unsent = self._open_transport().get_write_buffer_size() > 0
+        if self._pool.secure and self._sent_bytes > LARGE_BYTES:
+            unsent = True  # the loop's TLS hides what of it is still to go
+        return self._keeps_alive and self._fault is None and not unsent
 
     def _open_transport(self) -> asyncio.Transport:
         assert self._transport is not None  # noqa: S101 - a sink gets it when it is connected
@@ -299,128 +305,3 @@ class Connecting:
         if not task.cancelled() and (fault := task.exception()) is not None:
             context = {"message": "making a connection failed", "exception": fault}
             task.get_loop().call_exception_handler(context)
-
-
-class Pool:
-    """Connections to one upstream: those kept, those in use, those being made."""
-
-    def __init__(
-        self,
-        name: UpstreamName,
-        host: str,
-        port: int,
-        *,
-        tls: ssl.SSLContext | None,
-        idle_seconds: float,
-        clock: Callable[[], float],
-    ) -> None:
-        self.name = name
-        self._host = host
-        self._port = port
-        self._tls = tls
-        self.idle_seconds = idle_seconds
-        """How long a connection is kept."""
-        self._retired = False
-        self._clock = clock
-        self._idle: list[EngineConnection] = []
-        self._active: set[EngineConnection] = set()
-        self._connecting: set[asyncio.Task[None]] = set()
-
-    @property
-    def idle(self) -> int:
-        """Connections that are kept."""
-        return len(self._idle)
-
-    @property
-    def active(self) -> int:
-        """Connections in use."""
-        return len(self._active)
-
-    @property
-    def busy(self) -> bool:
-        """Whether a connection is in use or being made."""
-        return bool(self._active or self._connecting)
-
-    def obtain(self, sink: Sink, *, fresh: bool) -> EngineConnection | Connecting:
-        """Return a kept connection, the one used last first, or start making one for `sink`.
-
-        A kept one is only used while the engine will hardly have closed it.
-        """
-        oldest = self._clock() - self.idle_seconds
-        while self._idle and not fresh:
-            engine = self._idle.pop()
-            if engine.idle_since >= oldest and not engine.restless:
-                self._active.add(engine)
-                return engine
-            engine.drop()
-        connecting = Connecting(sink)
-        # The set keeps the task alive; `close` and `Connecting.drop` end it.
-        task = asyncio.get_running_loop().create_task(self._connect(connecting))
-        connecting.started(task)
-        self._connecting.add(task)
-        task.add_done_callback(self._connecting.discard)
-        return connecting
-
-    def keep(self, engine: EngineConnection) -> None:
-        """Keep `engine` for the next request, if there can be one."""
-        if self._retired:
-            engine.drop()
-            return
-        self._active.discard(engine)
-        engine.idle_since = self._clock()
-        self._idle.append(engine)
-
-    def forget(self, engine: EngineConnection) -> None:
-        """`engine` is closed, or is about to be."""
-        self._active.discard(engine)
-        if engine in self._idle:
-            self._idle.remove(engine)
-
-    def sweep(self, now: float) -> None:
-        """Close the kept connections that have been idle for too long; the oldest stand first."""
-        while self._idle and now - self._idle[0].idle_since > self.idle_seconds:
-            self._idle[0].drop()
-
-    def retire(self) -> None:
-        """Keep nothing from now on; what is in use may end."""
-        self._retired = True
-        for engine in tuple(self._idle):
-            engine.drop()
-
-    def close(self) -> None:
-        """Close every connection."""
-        for task in tuple(self._connecting):
-            task.cancel()
-        for engine in (*self._idle, *self._active):
-            engine.drop()
-
-    async def _connect(self, connecting: Connecting) -> None:
-        sink = connecting.sink
-        try:
-            engine = await self._open(connecting)
-        except OSError as error:
-            _tell(sink, partial(self._tell_failure, error))
-        else:
-            _tell(sink, partial(self._tell_connected, engine))
-
-    def _tell_failure(self, error: OSError, sink: Sink) -> None:
-        if descriptors_ran_out(error):
-            for engine in tuple(self._idle):
-                engine.drop()  # each takes one, and nobody needs it now
-            why = f"no file descriptor is free for a connection to {self.name}"
-            sink.engine_refused(Overloaded(why, retry_after=1))
-        else:
-            sink.engine_not_connected(str(error))
-
-    def _tell_connected(self, engine: EngineConnection, sink: Sink) -> None:
-        if engine.lost:  # what is written to it would vanish, and nobody would hear of it again
-            sink.engine_not_connected("it was closed as soon as it was made")
-        else:
-            self._active.add(engine)
-            sink.engine_connected(engine)
-
-    async def _open(self, connecting: Connecting) -> EngineConnection:
-        engine = connecting.engine = EngineConnection(self)
-        loop = asyncio.get_running_loop()
-        await loop.create_connection(lambda: engine, self._host, self._port, ssl=self._tls)
-        return engine

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from proxy.data.tls import TOLD_ABOVE_LIMIT
 from proxy.errors import ConfigError
 from tests.harness.client import CHAT_STREAM, RawClient, get, post
 from tests.harness.configs import findings
@@ -69,7 +68,8 @@ async def test_a_head_has_its_time(identity: Identity) -> None:
 async def test_handshakes_are_bounded(identity: Identity) -> None:
     """Connections count before their handshake: some above the limit are told, others closed."""
     async with secured(identity, limits__max_connections=2) as it:
-        silent = [await it.client() for _ in range(2 + TOLD_ABOVE_LIMIT - 1)]
+        it.app.front.told = 8
+        silent = [await it.client() for _ in range(2 + 8 - 1)]
         await it.until(lambda: len(it.app.front.handshakes) == len(silent), "they are known")
         last = await shaken(it, identity)
         last.send(get("/livez"))

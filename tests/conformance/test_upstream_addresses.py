@@ -122,6 +122,22 @@ async def test_an_https_upstream(name: str, authority: trustme.CA, ca_file: str)
         await served_by_spec(it)
 
 
+async def test_a_connection_that_may_hide_unsent_bytes_is_not_kept(
+    authority: trustme.CA, ca_file: str
+) -> None:
+    """The loop's TLS hides what is still to go of a large request: a fresh one each time."""
+    spec = PlacedUpstream(speculative=True, tls=certified(authority, "127.0.0.1"))
+    async with rig(spec=spec, upstreams__spec__ca_file=ca_file) as it:
+        await speculating(it)
+        client = await it.client()
+        large = post("/v1/chat/completions", {**CHAT, "user": "u" * 100_000})
+        for request in (large, ASKING, ASKING):
+            client.send(request)
+            assert (await client.response()).status == 200
+        first, second, third = [request.connection for request in it.spec.requests]
+        assert first != second == third
+
+
 async def test_a_client_that_leaves_an_https_upstream(authority: trustme.CA, ca_file: str) -> None:
     """The engine is let go at once behind TLS too: no close of TLS is waited for."""
     spec = PlacedUpstream(speculative=True, tls=certified(authority, "127.0.0.1"))

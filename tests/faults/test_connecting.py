@@ -8,8 +8,9 @@ from contextlib import contextmanager
 import pytest
 
 from proxy.core.words import UpstreamName
+from proxy.data.pool import Pool
 from proxy.data.response import ResponseHead
-from proxy.data.upstream import Connecting, EngineConnection, Pool
+from proxy.data.upstream import Connecting, EngineConnection
 from proxy.errors import Refusal
 from tests.harness.client import post
 from tests.harness.running import Rig, rig, until

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from proxy.core.words import UpstreamName
-from proxy.data.descriptors import RESERVE
+from proxy.data.descriptors import MOST_TOLD, RESERVE
 from proxy.data.upstream import Connecting, EngineConnection
 from tests.harness.client import CHAT, CHAT_STREAM, RawClient, get, post
 from tests.harness.process import Specswitch
@@ -127,9 +127,9 @@ async def test_no_descriptor_for_a_second_connection(monkeypatch: pytest.MonkeyP
 @pytest.mark.slow
 async def test_the_limit_is_raised(tmp_path: Path) -> None:
     """A soft limit that is too low is raised as far as needed, without a word."""
-    soft, hard = 256, 2048
+    soft, hard = 256, 4096
     async with limited(tmp_path, soft, hard, limits_max_connections=300) as (it, _):
-        assert resource.prlimit(it.pid, NOFILE) == (600 + RESERVE, hard)
+        assert resource.prlimit(it.pid, NOFILE) == (600 + RESERVE + MOST_TOLD, hard)
         assert not said(it, WARNING)
 
 
@@ -137,11 +137,12 @@ async def test_the_limit_is_raised(tmp_path: Path) -> None:
 async def test_a_limit_that_is_too_low_is_said(tmp_path: Path) -> None:
     """One line with the numbers and what to do; above what fits clients get 429, nobody is lost."""
     clients = 20
-    hard = 2 * clients + RESERVE
+    hard = 192  # an eighth for those who are told, and the reserve
+    assert (hard - hard // 8 - RESERVE) // 2 == clients
     async with limited(tmp_path, hard // 2, hard) as (it, base), AsyncExitStack() as left:
         (warning,) = said(it, WARNING)
         assert resource.prlimit(it.pid, NOFILE) == (hard, hard)
-        needed = 2 * 8192 + RESERVE
+        needed = 2 * 8192 + RESERVE + MOST_TOLD
         for part in (f"{hard} are allowed", f"needs {needed}", f"more than {clients} clients"):
             assert part in warning
         for remedy in (f"ulimit -n {needed}", f"LimitNOFILE={needed}", f"nofile: {needed}"):

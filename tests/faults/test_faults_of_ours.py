@@ -19,7 +19,7 @@ from proxy.core.words import Outcome, UpstreamName
 from proxy.data import events as ev
 from proxy.data.exchange import State
 from proxy.data.relay import Relay
-from proxy.data.upstream import EngineConnection, _tell
+from proxy.data.upstream import EngineConnection, tell
 from tests.harness.client import CHAT_STREAM, post
 from tests.harness.pair import BASE, SPEC, Recorder, only_base
 from tests.harness.upstream import DONE, STREAM_HEAD, chunk, event, reply, stream
@@ -117,7 +117,7 @@ def _waits_again(wire: Wire) -> None:
     wire.upstream.drop()
     from_client(wire, ASKING)
     if (relay := wire.connection._relay) is not None:
-        _tell(relay, lambda sink: sink.engine_not_connected("refused"))
+        tell(relay, lambda sink: sink.engine_not_connected("refused"))
     if (relay := wire.connection._relay) is not None:
         assert relay.exchange.state is State.WAITING
         wire.connection.cut()

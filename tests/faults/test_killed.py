@@ -17,8 +17,8 @@ ASKING = post("/v1/chat/completions", CHAT)
 async def test_who_was_not_sent_waits_for_the_other(victim: UpstreamName) -> None:
     """With the other full, too: those whose connection is refused go in front and are served.
 
-    product.md retries a connect that failed where a place is free at once; waiting for one is what
-    this project adds, since nothing was sent.
+    A connect that failed is retried where a place is free at once; else it waits for one, since
+    nothing was sent.
     """
     caps = {victim: 2, victim.other: 1}
     async with rig(

@@ -10,7 +10,7 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -457,3 +457,22 @@ async def test_a_websocket_is_not_left_hanging(line: str, status: int) -> None:
         for request in it.base.requests:
             assert request.header("upgrade") is None
             assert request.header("connection") is None
+
+
+@pytest.mark.slow
+async def test_a_reload_at_a_bad_moment_ends_nothing(tmp_path: Path) -> None:
+    """SIGHUP before there is anything to reload, and when all is over, is passed over."""
+    spec, base = ScriptedUpstream(speculative=True), ScriptedUpstream(speculative=False)
+    async with spec, base:
+        it = Specswitch(tmp_path / "specswitch.log", spec_url=spec.url, base_url=base.url)
+        it.wait = False
+        async with it:
+            await asyncio.to_thread(it.until_up)
+            for _ in range(20):
+                it.send(signal.SIGHUP)
+            await until_state(it, lambda _: True)
+            it.send(signal.SIGTERM)
+            with suppress(ProcessLookupError):
+                for _ in range(200):
+                    it.send(signal.SIGHUP)
+            assert await asyncio.to_thread(it.ended) == 0

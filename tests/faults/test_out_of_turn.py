@@ -12,7 +12,6 @@ from tests.harness.running import rig
 from tests.harness.upstream import ByHand, reply
 from tests.harness.wire import Wire
 
-
 ASKING = post("/v1/chat/completions", CHAT)
 
 

@@ -98,9 +98,21 @@ async def test_too_many_connections() -> None:
         response = await third.response()
 
         assert (response.status, response.code) == (429, "overloaded")
+        assert response.header("x-request-id")
         first.send(get("/livez"))
         assert (await first.response()).status == 200
         second.close()
+
+
+async def test_far_too_many_connections() -> None:
+    """Beyond those who can be told, a connection is closed: telling would take what others need."""
+    async with rig(limits__max_connections=1) as it:
+        it.app.front.told = 1
+        first, second, third = [await it.client() for _ in range(3)]
+        assert (await second.response()).status == 429
+        assert await third.at_end()
+        first.send(get("/livez"))
+        assert (await first.response()).status == 200
 
 
 @pytest.mark.parametrize("whole", [True, False])

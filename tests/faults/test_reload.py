@@ -288,3 +288,36 @@ async def test_a_file_of_certificates_is_read_again(tmp_path: Path) -> None:
         assert await it.app.reload() == ()
         assert it.app.links[SPEC] is not link
         assert it.app.dispatcher.spec.health is health
+
+
+@pytest.mark.parametrize("key", ["auth.api_keys", "auth.admin_token"])
+async def test_a_reload_does_not_open_what_was_closed(key: str) -> None:
+    """An emptied file, as an editor leaves it for a moment, must not do away with keys."""
+    values: dict[str, object] = {"auth.api_keys": {"a": "k"}, "auth.admin_token": "secret"}
+    async with rig(**{key.replace(".", "__"): values[key]}) as it:  # type: ignore[arg-type]
+        del it.keys[key]
+        with pytest.raises(ConfigError, match="would be empty") as raised:
+            await it.app.reload()
+        assert raised.value.findings[0][0] == key
+        client = await it.client()
+        client.send(ASKING)
+        assert (await client.response()).status == (401 if key == "auth.api_keys" else 200)
+
+
+async def test_a_file_that_hangs_keeps_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe that nobody writes to, a network that is gone: refused, and the next one is read."""
+    monkeypatch.setattr("proxy.reload.READ_SECONDS", 0.1)
+    async with rig() as it:
+        source, never = it.app._load, threading.Event()
+        assert source is not None
+
+        def hangs() -> Config:
+            never.wait(20)
+            raise RuntimeError("too late")
+
+        it.app._load = hangs
+        with pytest.raises(ConfigError, match="could not be read within"):
+            await it.app.reload()
+        it.app._load = source
+        assert await it.app.reload() == ()
+        never.set()

@@ -33,6 +33,7 @@ class Engine(ScriptedUpstream):
         self.stamp = 1.0
         self.moves = False
         self.hangs = False
+        self.tells_load = True
 
     def _probe_answer(self, request: Received) -> bytes | None:
         answer = super()._probe_answer(request)
@@ -42,6 +43,8 @@ class Engine(ScriptedUpstream):
             return b""
         if not request.path.startswith("/v1/loads"):
             return answer
+        if not self.tells_load:
+            return reply(b"", status="404 Not Found")
         self.stamp += self.moves
         rank = {"dp_rank": 0, "timestamp": self.stamp, "num_running_reqs": 1}
         return reply(json.dumps({"loads": [rank]}).encode())
@@ -149,3 +152,37 @@ async def test_tokens_prove_more_than_a_probe_that_hangs() -> None:
         engine.hangs = False
         while await client.chunk() is not None:
             pass
+
+
+async def test_a_load_that_cannot_be_read_proves_nothing() -> None:
+    """Once it could; a long answer on an engine that has stopped telling is not a stall."""
+    engine = Engine(speculative=True)
+    gate = asyncio.Event()
+    async with rig(spec=engine, health__stalled=STALLED) as it:
+        engine.tells_load = False
+        engine.script(Gate(gate), Send(reply(b"{}")))
+        client = await it.client()
+        client.send(post("/v1/chat/completions", CHAT))
+        await engine.received(1)
+        asked = engine.probes
+        await until(lambda: engine.probes > asked + 30, "time passes")
+        assert it.healthy(SPEC)
+        gate.set()
+        assert (await client.response()).status == 200
+
+
+async def test_an_engine_in_maintenance_is_not_judged() -> None:
+    """What runs there may end, however long it takes; it is not asked for its load."""
+    engine = Engine(speculative=True)
+    gate = asyncio.Event()
+    async with rig(spec=engine, health__stalled=STALLED) as it:
+        engine.script(Gate(gate), Send(reply(b"{}")))
+        client = await it.client()
+        client.send(post("/v1/chat/completions", CHAT))
+        await engine.received(1)
+        await it.admin("PUT", "/admin/upstreams/spec", {"admin_state": "maint"})
+        asked = it.base.probes
+        await until(lambda: it.base.probes > asked + 30, "time passes")
+        assert it.metric("ejections_total", upstream="spec", cause="stalled") == 0
+        gate.set()
+        assert (await client.response()).status == 200

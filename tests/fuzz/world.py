@@ -19,8 +19,9 @@ from proxy.core.words import RetryCause, UpstreamName
 from proxy.data import downstream, exchange, upstream
 from proxy.data.downstream import ClientConnection
 from proxy.data.front import EngineSide, Front
+from proxy.data.pool import Pool
 from proxy.data.settings import FrontSettings
-from proxy.data.upstream import EngineConnection, Pool
+from proxy.data.upstream import EngineConnection
 from tests.fuzz.corpus import OK, Script
 from tests.fuzz.ends import End, as_protocol
 from tests.fuzz.engines import Engine, Scene, Sent

@@ -12,8 +12,9 @@ from proxy.core.keys import Keyring
 from proxy.core.words import UpstreamName
 from proxy.data.downstream import ClientConnection
 from proxy.data.front import EngineSide, Front
+from proxy.data.pool import Pool
 from proxy.data.settings import FrontSettings, Limits, Timeouts
-from proxy.data.upstream import EngineConnection, Pool
+from proxy.data.upstream import EngineConnection
 from tests.harness.pair import BASE, SPEC, Pair
 
 LIMITS = Limits(

@@ -9,6 +9,7 @@ import pytest
 
 from proxy.data import descriptors
 from proxy.data.descriptors import (
+    MOST_TOLD,
     RESERVE,
     Provision,
     descriptor_limit,
@@ -34,17 +35,18 @@ class Lent:
 
 
 NO_LIMIT = resource.RLIM_INFINITY
+NEEDED = 2 * 100 + RESERVE + MOST_TOLD
 
 
 @pytest.mark.parametrize(
     ("soft", "hard", "raised", "clients"),
     [
-        (1024, 4096, 1024, None),
-        (256, 4096, 2 * 100 + RESERVE, None),
-        (256, NO_LIMIT, 2 * 100 + RESERVE, None),
+        (2048, 4096, 2048, None),
+        (256, 4096, NEEDED, None),
+        (256, NO_LIMIT, NEEDED, None),
         (NO_LIMIT, NO_LIMIT, NO_LIMIT, None),
-        (356, 356, 356, 50),
-        (200, 356, 356, 50),
+        (261, 261, 261, 50),
+        (200, 261, 261, 50),
         (64, 64, 64, 1),
     ],
 )
@@ -58,7 +60,8 @@ def test_the_limit_is_raised_as_far_as_is_needed(
     there = provide(100)
     assert lent.soft == raised
     assert lent.hard == hard
-    assert there.needed == 2 * 100 + RESERVE
+    assert there.needed == NEEDED
+    assert there.told == min(MOST_TOLD, descriptor_limit() // 8)
     assert there.suffices is (clients is None)
     assert there.clients >= 100 if clients is None else there.clients == clients
     assert descriptor_limit() == (sys.maxsize if raised == NO_LIMIT else raised)
@@ -66,8 +69,8 @@ def test_the_limit_is_raised_as_far_as_is_needed(
 
 def test_exactly_enough() -> None:
     """The border belongs to those who have enough."""
-    assert Provision(328, 328, 100).suffices
-    assert not Provision(327, 328, 99).suffices
+    assert Provision(328, 328, 1, 100).suffices
+    assert not Provision(327, 328, 1, 99).suffices
 
 
 @pytest.mark.parametrize(

@@ -342,6 +342,45 @@ def test_what_could_not_be_sent_waits_in_front_for_the_other() -> None:
     pair.end(behind.place)
 
 
+def waits_again(pair: Pair, at: UpstreamName) -> tuple[Standing, Place]:
+    """One who found nobody at `at` and waits for the other, which is full with the second."""
+    first = pair.place(need(override=at))
+    blocker = pair.place(need(override=at.other))
+    again = Standing()
+    assert pair.dispatcher.wait_for_other(first, need(override=at), again, pair.now) is not None
+    pair.end(first, Evidence.BAD)
+    assert again.told == []
+    return again, blocker
+
+
+@pytest.mark.parametrize("at", [SPEC, BASE])
+def test_who_waits_again_takes_what_there_is(at: UpstreamName) -> None:
+    """When the other one goes out of service, the one that was not there is tried once more."""
+    pair = Pair(replace(SETTINGS, spec_cap=1, base_cap=1))
+    again, blocker = waits_again(pair, at)
+    pair.say(at.other, AdminState.MAINT)
+    assert again.place.upstream is at
+    pair.end(again.place)
+    pair.end(blocker)
+
+
+@pytest.mark.parametrize("how", ["rises", "is renewed"])
+def test_who_waits_again_may_go_where_somebody_is_again(how: str) -> None:
+    """A server that comes back, or another in its place, is not the one that was not there."""
+    pair = Pair(replace(SETTINGS, spec_cap=1, base_cap=1))
+    again, blocker = waits_again(pair, BASE)
+    if how == "rises":
+        pair.down(BASE)
+        pair.up(BASE, probes=2)
+    else:
+        settings = pair.dispatcher.settings
+        pair.dispatcher.apply(settings, renewed={BASE}, control=Control.AUTO, now=pair.now)
+        pair.up(BASE)
+    assert again.place.upstream is BASE
+    pair.end(again.place)
+    pair.end(blocker)
+
+
 def test_who_waits_again_does_so_for_no_longer() -> None:
     """Its patience counts from when it came first."""
     pair = Pair(replace(SETTINGS, spec_cap=1))

@@ -214,10 +214,17 @@ def test_adapters_of_both_are_known() -> None:
     pair = Pair(healthy=False)
     pair.up(BASE, replace(IDENTITIES[BASE], adapters=frozenset({"a"})))
     pair.up(SPEC, replace(IDENTITIES[SPEC], adapters=frozenset({"b"})))
-    assert pair.dispatcher.adapters == {"a", "b"}
+    assert pair.dispatcher.adapters == frozenset({"a", "b"})
 
 
 # Silence -----------------------------------------------------------------------------------------
+
+
+def frozen(pair: Pair, seconds: float) -> None:
+    """Time passes, and spec's load is the same as before."""
+    pair.now += seconds
+    pair.dispatcher.load_read(SPEC, 1.0, pair.now)
+    pair.dispatcher.tick(pair.now)
 
 
 def test_a_server_with_work_and_no_sign_of_life_is_stalled() -> None:
@@ -225,16 +232,16 @@ def test_a_server_with_work_and_no_sign_of_life_is_stalled() -> None:
     pair = Pair()
     pair.dispatcher.load_read(SPEC, 1.0, pair.now)
     place = pair.place()
-    pair.later(29.0)
+    frozen(pair, 29.0)
     assert pair.state(SPEC) == (Health.HEALTHY, None)
-    pair.later(1.0)
+    frozen(pair, 1.0)
     assert pair.state(SPEC) == (Health.EJECTED, EjectionCause.STALLED)
     assert pair.told.health[-1][3] == "it has work and showed no sign of life for 30 s"
     pair.later(5.0)
     assert pair.state(SPEC) == (Health.PROBATION, None)
-    pair.later(29.0)
+    frozen(pair, 29.0)
     assert pair.state(SPEC) == (Health.PROBATION, None)  # the old silence is forgiven
-    pair.later(1.0)
+    frozen(pair, 1.0)
     assert pair.state(SPEC) == (Health.EJECTED, EjectionCause.STALLED)
     pair.end(place, Evidence.NONE)
 
@@ -244,12 +251,12 @@ def test_what_comes_of_an_answer_is_a_sign_of_life() -> None:
     pair = Pair()
     pair.dispatcher.load_read(SPEC, 1.0, pair.now)
     place, idle = pair.place(), pair.place(need(0))
-    pair.later(20.0)
+    frozen(pair, 20.0)
     place.lease.heard(pair.now)
-    pair.later(20.0)
+    frozen(pair, 20.0)
     idle.lease.heard(pair.now)
     assert pair.state(SPEC) == (Health.HEALTHY, None)
-    pair.later(10.0)
+    frozen(pair, 10.0)
     assert pair.state(SPEC) == (Health.EJECTED, EjectionCause.STALLED)
     pair.end(place)
     pair.end(idle)
@@ -340,3 +347,43 @@ def test_what_a_renewal_frees_is_given_out() -> None:
     assert standing.place.upstream is BASE
     pair.end(held)
     pair.end(standing.place)
+
+
+def test_a_rise_forgives_an_old_silence() -> None:
+    """What it owed before it went down is no fault of what came back."""
+    pair = Pair()
+    pair.dispatcher.load_read(SPEC, 1.0, pair.now)
+    place = pair.place()
+    frozen(pair, 25.0)
+    pair.down(SPEC)
+    pair.up(SPEC, probes=2)
+    frozen(pair, 10.0)
+    assert pair.state(SPEC) == (Health.HEALTHY, None)
+    pair.end(place)
+
+
+def test_adapters_are_unknown_until_both_have_said_theirs() -> None:
+    """An adapter may be loaded in the one that has not."""
+    pair = Pair(healthy=False)
+    pair.up(SPEC)
+    assert pair.dispatcher.adapters is None
+    pair.up(BASE)
+    assert pair.dispatcher.adapters == frozenset()
+
+
+def test_a_trial_that_speaks_has_succeeded() -> None:
+    """The others need not wait for its end, which may take an hour."""
+    pair = Pair()
+    pair.fail(BASE)
+    pair.say(SPEC, AdminState.MAINT)
+    pair.later(5.0)
+    trial = pair.place()
+    assert trial.lease.trial
+    _, waiting = pair.wait(need())
+    pair.dispatcher.trial_speaks(trial.lease, pair.now)
+    states = [pair.state(BASE)]
+    assert waiting.place.upstream is BASE
+    pair.end(trial, Evidence.BAD)
+    states.append(pair.state(BASE))
+    assert states == [(Health.HEALTHY, None)] * 2
+    pair.end(waiting.place)

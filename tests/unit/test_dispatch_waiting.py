@@ -263,7 +263,7 @@ def test_before_the_first_probe_one_does_not_wait_for_ever() -> None:
         assert isinstance(refusal, NoUpstream)
         assert refusal.retry_after == 5
         assert refusal.message == (
-            "no upstream was usable for 10 s: spec is ejected, base is ejected"
+            "no upstream was usable for 10 s: spec is not there yet, base is not there yet"
         )
 
 

@@ -1,5 +1,7 @@
 """Eligibility: the strongest verdict wins, and only what is not neutral triggers a rule."""
 
+from dataclasses import replace
+
 import pytest
 
 from proxy.core.eligibility import (
@@ -286,3 +288,13 @@ def test_ollamas_format_is_structured_output() -> None:
     assert rule is Rule.STRUCTURED_OUTPUT
     assert neutral("")
     assert not neutral("json")
+
+
+@pytest.mark.parametrize(("model", "rule"), [("m:ad", Rule.LORA), ("m", None), (None, None)])
+def test_while_adapters_are_unknown_any_suffix_may_be_one(
+    model: str | None, rule: Rule | None
+) -> None:
+    """A request that only base can serve must not reach spec because nobody has asked yet."""
+    verdicts = {**RULES.verdicts, Rule.LORA: Verdict.BASE}
+    told = judge(PLAIN._replace(model=model), replace(RULES, verdicts=verdicts), None)
+    assert told.rule is rule

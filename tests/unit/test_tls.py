@@ -186,3 +186,15 @@ def test_no_passphrase_is_asked_for(identity: Identity, tmp_path: Path) -> None:
     """A file that cannot be used is a finding with its path."""
     with pytest.raises(Exception, match=r"listen\.tls_key: cannot be used"):
         Certificate(identity.cert, tmp_path / "none")
+
+
+async def test_after_our_goodbye_nothing_is_held(identity: Identity) -> None:
+    """A client that goes on sending past its last answer costs nothing, read or not."""
+    ends = Ends(identity)
+    ends.shake()
+    ends.tls.write(b"x" * 16)
+    more = ends._outgoing.read() * 1000
+    ends.transport.write_eof()
+    for _ in range(10):
+        ends.connection.data_received(more)
+    assert ends.connection._incoming.pending == 0

@@ -19,8 +19,8 @@ def upstream(name: UpstreamName = SPEC, cap: int | None = None) -> Upstream:
 
 
 def test_its_health_is_a_word() -> None:
-    """Before its first probe it is ejected for no reason but that."""
-    assert str(Upstream(SPEC, RULES, None)) == "ejected"
+    """Before its first good probe it is not there yet."""
+    assert str(Upstream(SPEC, RULES, None)) == "not there yet"
     assert str(upstream()) == "healthy"
 
 

@@ -1,0 +1,141 @@
+"""The connections to one upstream: those kept, those in use, those being made."""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from functools import partial
+
+from proxy.core.words import UpstreamName
+from proxy.data.descriptors import descriptors_ran_out
+from proxy.data.upstream import Connecting, EngineConnection, Sink, tell
+from proxy.errors import Overloaded
+
+
+class Pool:
+    """Connections to one upstream: those kept, those in use, those being made."""
+
+    def __init__(
+        self,
+        name: UpstreamName,
+        host: str,
+        port: int,
+        *,
+        tls: ssl.SSLContext | None,
+        idle_seconds: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self.name = name
+        self._host = host
+        self._port = port
+        self._tls = tls
+        self.idle_seconds = idle_seconds
+        """How long a connection is kept."""
+        self._retired = False
+        self._clock = clock
+        self._idle: list[EngineConnection] = []
+        self._active: set[EngineConnection] = set()
+        self._connecting: set[asyncio.Task[None]] = set()
+
+    @property
+    def secure(self) -> bool:
+        """Whether its connections speak TLS."""
+        return self._tls is not None
+
+    @property
+    def idle(self) -> int:
+        """Connections that are kept."""
+        return len(self._idle)
+
+    @property
+    def active(self) -> int:
+        """Connections in use."""
+        return len(self._active)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a connection is in use or being made."""
+        return bool(self._active or self._connecting)
+
+    def obtain(self, sink: Sink, *, fresh: bool) -> EngineConnection | Connecting:
+        """Return a kept connection, the one used last first, or start making one for `sink`.
+
+        A kept one is only used while the engine will hardly have closed it.
+        """
+        oldest = self._clock() - self.idle_seconds
+        while self._idle and not fresh:
+            engine = self._idle.pop()
+            if engine.idle_since >= oldest and not engine.restless:
+                self._active.add(engine)
+                return engine
+            engine.drop()
+        connecting = Connecting(sink)
+        # The set keeps the task alive; `close` and `Connecting.drop` end it.
+        task = asyncio.get_running_loop().create_task(self._connect(connecting))
+        connecting.started(task)
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+        return connecting
+
+    def keep(self, engine: EngineConnection) -> None:
+        """Keep `engine` for the next request, if there can be one."""
+        if self._retired:
+            engine.drop()
+            return
+        self._active.discard(engine)
+        engine.idle_since = self._clock()
+        self._idle.append(engine)
+
+    def forget(self, engine: EngineConnection) -> None:
+        """`engine` is closed, or is about to be."""
+        self._active.discard(engine)
+        if engine in self._idle:
+            self._idle.remove(engine)
+
+    def sweep(self, now: float) -> None:
+        """Close the kept connections that have been idle for too long; the oldest stand first."""
+        while self._idle and now - self._idle[0].idle_since > self.idle_seconds:
+            self._idle[0].drop()
+
+    def retire(self) -> None:
+        """Keep nothing from now on; what is in use may end."""
+        self._retired = True
+        for engine in tuple(self._idle):
+            engine.drop()
+
+    def close(self) -> None:
+        """Close every connection."""
+        for task in tuple(self._connecting):
+            task.cancel()
+        for engine in (*self._idle, *self._active):
+            engine.drop()
+
+    async def _connect(self, connecting: Connecting) -> None:
+        sink = connecting.sink
+        try:
+            engine = await self._open(connecting)
+        except OSError as error:
+            tell(sink, partial(self._tell_failure, error))
+        else:
+            tell(sink, partial(self._tell_connected, engine))
+
+    def _tell_failure(self, error: OSError, sink: Sink) -> None:
+        if descriptors_ran_out(error):
+            for engine in tuple(self._idle):
+                engine.drop()  # each takes one, and nobody needs it now
+            why = f"no file descriptor is free for a connection to {self.name}"
+            sink.engine_refused(Overloaded(why, retry_after=1))
+        else:
+            sink.engine_not_connected(str(error))
+
+    def _tell_connected(self, engine: EngineConnection, sink: Sink) -> None:
+        if engine.lost:  # what is written to it would vanish, and nobody would hear of it again
+            sink.engine_not_connected("it was closed as soon as it was made")
+        else:
+            self._active.add(engine)
+            sink.engine_connected(engine)
+
+    async def _open(self, connecting: Connecting) -> EngineConnection:
+        engine = connecting.engine = EngineConnection(self)
+        loop = asyncio.get_running_loop()
+        await loop.create_connection(lambda: engine, self._host, self._port, ssl=self._tls)
+        return engine
