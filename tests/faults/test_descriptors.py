@@ -12,12 +12,14 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from proxy.core.words import UpstreamName
 from proxy.data.descriptors import MOST_TOLD, RESERVE
-from proxy.data.upstream import Connecting, EngineConnection
+from proxy.data.upstream import Connecting, EngineConnection, Sink
 from tests.harness.client import CHAT, CHAT_STREAM, RawClient, get, post
 from tests.harness.process import Specswitch
 from tests.harness.running import Rig, rig, until
@@ -31,6 +33,7 @@ from tests.harness.upstream import (
     chunk,
     event,
 )
+from tests.harness.wire import Wire
 
 STREAMING = post("/v1/chat/completions", CHAT_STREAM)
 ASKING = post("/v1/chat/completions", CHAT)
@@ -224,3 +227,21 @@ async def test_they_run_out(tmp_path: Path) -> None:
         assert await metric(it, "retries_total") == 0
         assert await metric(it, "requests_total", outcome="failed") == 0
         assert await metric(it, "in_flight") == 0
+
+
+async def test_what_is_kept_is_let_go_when_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An idle connection has a descriptor that the next request can use."""
+    wire = Wire()
+    pool = wire.pools[UpstreamName.SPEC]
+
+    async def none(_connecting: Connecting) -> EngineConnection:
+        raise NONE_FREE
+
+    monkeypatch.setattr(pool, "_open", none)
+    told = asyncio.Event()
+    sink = SimpleNamespace(engine_refused=lambda _refusal: told.set(), engine_flush=lambda: None)
+    assert pool.idle == 1
+    pool.obtain(cast("Sink", sink), fresh=True)
+    async with asyncio.timeout(5):
+        await told.wait()
+    assert (pool.idle, wire.engine.aborts) == (0, 1)
