@@ -21,8 +21,8 @@ from proxy.control.admin import AdminServer, build_admin
 from proxy.control.log import BufferedLog, LogFormat, LogObserver
 from proxy.control.metrics import Metrics, Sources
 from proxy.control.observers import Observers
-from proxy.control.state import CONFIGURED, Facts, Known, Pair
-from proxy.core.dispatch import Dispatcher
+from proxy.control.state import Facts, Known, Pair
+from proxy.core.dispatch import CONFIGURED, Dispatcher
 from proxy.core.http import RequestIds
 from proxy.core.words import UpstreamName
 from proxy.data.descriptors import provide

@@ -28,7 +28,8 @@ async def serve(config: Config, log: BufferedLog, load: Callable[[], Config]) ->
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, app.reload_soon)
             _announce(app)
             app.provide_descriptors()
-            # What is there now is there to stay; the collector need not look at it again.
+            # What is there now is there to stay; the collector need not look at it again. Requests
+            # leave no cycles behind, so looking often finds nothing and stops every stream for it.
             gc.collect()
             gc.freeze()
             gc.set_threshold(20_000, 50, 100)

@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import BaseModel
 
 from proxy.control.engine import Findings
-from proxy.core.dispatch import Dispatcher
+from proxy.core.dispatch import CONFIGURED, Dispatcher
 from proxy.core.places import Settings
 from proxy.core.words import (
     AdminState,
@@ -23,10 +23,6 @@ from proxy.core.words import (
 
 Number = float | Literal["Infinity"] | None
 """JSON has no infinity, and null is taken: it says that a number is unknown."""
-
-
-CONFIGURED = "configuration"
-"""Who has set the control, where no operator has."""
 
 
 class Status(BaseModel):

@@ -38,6 +38,9 @@ from proxy.errors import Draining, Refusal
 SPEC = UpstreamName.SPEC
 BASE = UpstreamName.BASE
 
+CONFIGURED = "configuration"
+"""Who has set the control, where no operator has."""
+
 
 class Dispatcher:
     """The pair and its waiting room."""
@@ -50,7 +53,7 @@ class Dispatcher:
         self.spec = Upstream(SPEC, settings.health, settings.spec_cap)
         self.base = Upstream(BASE, settings.health, settings.base_cap)
         self.control = Control.AUTO
-        self.control_set_by = "configuration"
+        self.control_set_by = CONFIGURED
         self.mode = BASE
         self.mode_reason: SwitchReason = self.controller.reason
         self.draining = False

@@ -9,7 +9,7 @@ from proxy.core.upstream import Upstream
 from proxy.errors import Ineligible, NoUpstream, Overloaded, QueueTimeout
 
 RETRY_AFTER_BUSY = 1
-"""Seconds: a place comes free with the next request that ends."""
+"""Seconds: room comes with the next request that ends."""
 RETRY_AFTER_DOWN = 5
 """Seconds: about what an engine needs to be seen as back."""
 

@@ -16,7 +16,7 @@ from typing import cast
 from proxy.core.endpoints import Endpoint, Kind, find
 from proxy.core.http import header
 from proxy.core.keys import presented
-from proxy.core.observer import Record
+from proxy.core.refusals import RETRY_AFTER_BUSY
 from proxy.core.words import Outcome
 from proxy.data.front import Front
 from proxy.data.ledger import Account
@@ -98,7 +98,7 @@ class ClientConnection(asyncio.Protocol):
             return
         if len(front.connections) > allowed:
             why = f"all {allowed} connections are in use"
-            self._refuse_connection(Overloaded(why, retry_after=1))
+            self._refuse_connection(Overloaded(why, retry_after=RETRY_AFTER_BUSY))
         self._schedule()
 
     def data_received(self, data: bytes) -> None:
@@ -362,16 +362,9 @@ class ClientConnection(asyncio.Protocol):
         request_id = front.ids.choose(header(head.headers, b"x-request-id"))
         if endpoint.needs_key:
             front.opened()
-            front.closed(
-                Record(
-                    request_id=request_id.decode("ascii"),
-                    endpoint=endpoint.template,
-                    method=head.method,
-                    outcome=Outcome.OK,
-                    status=HTTPStatus.NO_CONTENT,
-                    duration_seconds=now - (now if self._began_at is None else self._began_at),
-                )
-            )
+            began_at = now if self._began_at is None else self._began_at
+            account = Account(request_id, endpoint, head.method, began_at)
+            front.closed(account.answered(Outcome.OK, HTTPStatus.NO_CONTENT, now))
         self.keep_alive = self.pass_over_body() and self.keep_alive
         self.write(preflight_answer(allowed, request_id, head, keep_alive=self.keep_alive))
         self.request_over()
@@ -392,7 +385,8 @@ class ClientConnection(asyncio.Protocol):
         request_id = front.ids.choose(None) if isinstance(refusal, Overloaded) else b""
         account = Account(request_id, None, "", at if self._began_at is None else self._began_at)
         front.opened()
-        front.closed(account.rejected(refusal, at))
+        outcome, status = Outcome.REJECTED, refusal.status
+        front.closed(account.answered(outcome, status, at, code=refusal.code))
         self.keep_alive = False
         self.write(refusal_answer(refusal, account, None, front, keep_alive=False))
         self.request_over()

@@ -9,7 +9,6 @@ from proxy.core.usage import usage_of
 from proxy.core.words import Outcome
 from proxy.data.events import Finish
 from proxy.data.exchange import Exchange
-from proxy.errors import Refusal
 
 MAX_NOTED_BYTES = 65536
 """A plain JSON answer is kept up to this size until its end, to read its usage; ample for text."""
@@ -94,15 +93,17 @@ class Account:
         if self.notes_answer and self.response_bytes <= MAX_NOTED_BYTES:
             self._noted += pieces
 
-    def rejected(self, refusal: Refusal, now: float) -> Record:
-        """The record of what never became a request."""
+    def answered(
+        self, outcome: Outcome, status: int, now: float, *, code: str | None = None
+    ) -> Record:
+        """The record of what was answered here and at once, a request or less than one."""
         return Record(
             request_id=self.request_id.decode("ascii") or None,
-            endpoint=OTHER,
+            endpoint=OTHER if self.endpoint is None else self.endpoint.template,
             method=self.method,
-            outcome=Outcome.REJECTED,
-            status=refusal.status,
-            code=refusal.code,
+            outcome=outcome,
+            status=status,
+            code=code,
             duration_seconds=now - self.began_at,
         )
 

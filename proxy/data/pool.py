@@ -5,6 +5,7 @@ import ssl
 from collections.abc import Callable
 from functools import partial
 
+from proxy.core.refusals import RETRY_AFTER_BUSY
 from proxy.core.words import UpstreamName
 from proxy.data.descriptors import descriptors_ran_out
 from proxy.data.upstream import Connecting, EngineConnection, Sink, tell
@@ -123,7 +124,7 @@ class Pool:
             for engine in tuple(self._idle):
                 engine.drop()  # each takes one, and nobody needs it now
             why = f"no file descriptor is free for a connection to {self.name}"
-            sink.engine_refused(Overloaded(why, retry_after=1))
+            sink.engine_refused(Overloaded(why, retry_after=RETRY_AFTER_BUSY))
         else:
             sink.engine_not_connected(str(error))
 

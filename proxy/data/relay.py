@@ -12,6 +12,7 @@ from proxy.core.answers import error_event
 from proxy.core.endpoints import Endpoint
 from proxy.core.http import Framing, client_head, decision_lines, engine_head, header
 from proxy.core.places import Place, Ticket
+from proxy.core.refusals import RETRY_AFTER_BUSY
 from proxy.core.words import Outcome, RetryCause
 from proxy.data import events as ev
 from proxy.data import exchange as ex
@@ -118,7 +119,7 @@ class Relay:
         total, allowed = self._front.buffered, self._front.limits.max_buffered_bytes
         if total > allowed:
             why = f"{total} bytes of request bodies are held, {allowed} are allowed"
-            self.refuse(Overloaded(why, retry_after=1))
+            self.refuse(Overloaded(why, retry_after=RETRY_AFTER_BUSY))
 
     def body_read(self, body: bytes, now: float) -> None:
         """The whole request is here."""

@@ -159,7 +159,7 @@ with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as client:
         while not answer.endswith(b"ok\\n"):
             answer += client.recv(1000)
         took.append(time.perf_counter() - begun)
-        time.sleep(0.005)
+        time.sleep(0.005)  # the pace at which it asks
         if select.select([sys.stdin], [], [], 0)[0]:
             break
 took.sort()

@@ -13,9 +13,10 @@ from proxy.core.words import UpstreamName
 from proxy.data.downstream import ClientConnection
 from proxy.data.front import EngineSide, Front
 from proxy.data.pool import Pool
-from proxy.data.settings import FrontSettings, Limits, Timeouts
+from proxy.data.settings import FrontSettings, Limits
 from proxy.data.upstream import EngineConnection
 from tests.harness.pair import BASE, SPEC, Pair
+from tests.harness.talk import TIMEOUTS
 
 LIMITS = Limits(
     max_connections=8,
@@ -23,17 +24,6 @@ LIMITS = Limits(
     max_body_bytes=4096,
     max_buffered_bytes=8192,
     max_peek_bytes=4096,
-)
-TIMEOUTS = Timeouts(
-    header=10.0,
-    body=60.0,
-    client_write=60.0,
-    client_keep_alive=75.0,
-    connect=2.0,
-    first_byte=600.0,
-    between_chunks=120.0,
-    response=3600.0,
-    idle_connection=3.0,
 )
 
 

@@ -45,20 +45,8 @@ from proxy.data.events import (
     SendHead,
 )
 from proxy.data.exchange import Exchange, State
-from proxy.data.settings import Timeouts
 from proxy.errors import Overloaded
-
-TIMEOUTS = Timeouts(
-    header=10.0,
-    body=60.0,
-    client_write=60.0,
-    client_keep_alive=75.0,
-    connect=2.0,
-    first_byte=600.0,
-    between_chunks=120.0,
-    response=3600.0,
-    idle_connection=3.0,
-)
+from tests.harness.talk import TIMEOUTS
 
 PIECES = st.sampled_from(
     (

@@ -20,8 +20,9 @@ from proxy.data.upstream import EngineConnection
 from tests.harness.client import get, post
 from tests.harness.pair import BASE, Recorder
 from tests.harness.running import until
+from tests.harness.talk import TIMEOUTS
 from tests.harness.upstream import DONE, END, STREAM_HEAD, chunk, event, reply, stream
-from tests.harness.wire import LIMITS, TIMEOUTS, FakeTransport, Wire
+from tests.harness.wire import LIMITS, FakeTransport, Wire
 
 ASKING = post("/generate", {"text": "a"})
 STREAMING = post("/generate", {"text": "a", "stream": True})
