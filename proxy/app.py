@@ -9,21 +9,24 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from math import inf
 from typing import Final
 
 from proxy import __version__, wiring
+from proxy.calibrated import calibration_of, tell_of
 from proxy.config import Config
 from proxy.control.admin import AdminServer, build_admin
+from proxy.control.decisions import Decisions
 from proxy.control.log import BufferedLog, LogFormat, LogObserver
 from proxy.control.metrics import Metrics, Sources
 from proxy.control.observers import Observers
 from proxy.control.state import Facts, Known, Pair
 from proxy.core.dispatch import CONFIGURED, Dispatcher
 from proxy.core.http import RequestIds
+from proxy.core.observer import Record
 from proxy.core.words import UpstreamName
 from proxy.data.descriptors import provide
 from proxy.data.downstream import ClientConnection
@@ -33,7 +36,7 @@ from proxy.data.pool import Pool
 from proxy.data.tls import Certificate, TlsConnection
 from proxy.errors import ConfigError, SpecswitchError
 from proxy.links import Link, build_link
-from proxy.reload import Renewal, read_again
+from proxy.reload import Basis, Renewal, read_again
 
 _log = logging.getLogger(__name__)
 
@@ -65,8 +68,11 @@ class App:
         self._load = load
         self._reloading = asyncio.Lock()
         self.metrics = Metrics(__version__)
-        self._observer = Observers(self.metrics, LogObserver())
-        self.dispatcher = Dispatcher(wiring.settings_of(config), self._observer, now=now)
+        self.decisions = Decisions(clock=clock, wall=wall, running=self._running)
+        self._observer = Observers(self.metrics, LogObserver(), self.decisions)
+        self.calibration = calibration_of(config)
+        settings = wiring.settings_of(config, self.calibration)
+        self.dispatcher = Dispatcher(settings, self._observer, now=now)
         self.links = {name: self._link(config, name) for name in UpstreamName}
         self.front = self._front()
         listen = config.listen
@@ -80,6 +86,7 @@ class App:
             self.dispatcher,
             Facts(version=__version__, started=wall()),
             self._known,
+            calibration=lambda: self.calibration,
             clock=clock,
             wall=wall,
         )
@@ -198,7 +205,9 @@ class App:
         done = False
         try:
             async with self._reloading:
-                renewal = await read_again(self.config, self._load, self._link, self.certificate)
+                renewal = await read_again(
+                    Basis(self.config, self.calibration), self._load, self._link, self.certificate
+                )
                 self._go_by(renewal)
             done = True
         except ConfigError as error:
@@ -209,6 +218,8 @@ class App:
             self.metrics.reloaded(ok=done)
         if self.front.descriptors_suffice_for < inf:
             self.provide_descriptors()
+        if "policy.calibration" in renewal.changed:
+            tell_of(self.config, self.calibration)
         _log.info("reloaded: %s", ", ".join(renewal.changed) or "nothing has changed")
         return renewal.changed
 
@@ -232,6 +243,7 @@ class App:
         if self.ending or self.stopping.is_set():
             raise ConfigError([("", "specswitch is shutting down")])
         config = self.config = renewal.config
+        self.calibration = renewal.calibration
         for name, link in renewal.links.items():
             self.retired.append(self.links[name].pool)
             self.links[name].pool.retire()
@@ -285,6 +297,10 @@ class App:
             dropped_lines=lambda: 0 if log is None else log.dropped,
         )
 
+    def _running(self) -> Iterable[Record]:
+        """What has a place now; asked for once there is a front."""
+        return self.front.running()
+
     def _known(self) -> dict[UpstreamName, Known]:
         return {
             name: Known(
@@ -299,6 +315,7 @@ class App:
         application = build_admin(
             self.pair,
             self.metrics,
+            decisions=self.decisions,
             reload=self.reload,
             token=lambda: self.config.auth.admin_token.get_secret_value() or None,
             known_hosts=wiring.known_hosts_of(config),

@@ -15,6 +15,10 @@ import click
 import uvloop
 
 from proxy import __version__
+from proxy.commands.bench import bench
+from proxy.commands.calibrate import calibrate
+from proxy.commands.doctor import doctor
+from proxy.commands.simulate import simulate
 from proxy.errors import ConfigError, SpecswitchError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -64,11 +68,16 @@ def _config_options(command: F) -> F:
             "--admin-port", type=int, metavar="PORT", help="Port of the admin listener.  [8001]"
         ),
         click.option(
+            "--calibration",
+            metavar="FILE",
+            help="What `specswitch calibrate` wrote.  [calibration.json, if it is there]",
+        ),
+        click.option(
             "--crossover",
             type=float,
             metavar="N",
-            help="N*: sequences in flight at which both servers give the same total rate. "
-            "Above it, new requests go to base. Without it, all do.",
+            help="N* by hand, in place of a calibration: sequences in flight at which both servers "
+            "give the same total rate. Above it, new requests go to base.",
         ),
     )
     for option in reversed(options):
@@ -83,6 +92,7 @@ _PATHS = {
     "port": "listen.port",
     "admin_host": "listen.admin_host",
     "admin_port": "listen.admin_port",
+    "calibration": "policy.calibration",
     "crossover": "policy.crossover",
 }
 
@@ -109,7 +119,8 @@ def serve(file: Path | None, *, check: bool, as_json: bool, **flags: object) -> 
     """  # noqa: D301 - \b is click's mark for lines to be left as they are
     if as_json and not check:
         raise click.UsageError("--json goes with --check; for the log there is log.format")
-    from proxy.config import load  # noqa: PLC0415 - `--help` need not wait for pydantic
+    from proxy.calibrated import calibration_of  # noqa: PLC0415 - `--help` need not wait for it
+    from proxy.config import load  # noqa: PLC0415 - the same
 
     if file is None and DEFAULT_FILE.exists():
         file = DEFAULT_FILE
@@ -117,6 +128,7 @@ def serve(file: Path | None, *, check: bool, as_json: bool, **flags: object) -> 
     read = partial(load, file=file, env=dict(os.environ), overrides=overrides)
     try:
         config = read()
+        calibration_of(config)
     except ConfigError as error:
         _tell(error, as_json=as_json)
         sys.exit(2)
@@ -136,7 +148,8 @@ _profile_option = click.option(
     default="founding",
     show_default=True,
     metavar="NAME",
-    help="The simulated GPU; founding is the only one yet.",
+    help="The simulated GPU: founding (N* about 3), tree (about 20) or chain (about 80); "
+    "docs/model.md has them.",
 )
 
 
@@ -210,6 +223,10 @@ def engines(
             )
         )
     )
+
+
+for command in (doctor, calibrate, simulate, bench):
+    main.add_command(command)
 
 
 def _tell(error: ConfigError, *, as_json: bool) -> None:

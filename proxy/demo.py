@@ -127,7 +127,9 @@ def _alone(profile: Profile) -> str:
         f"  {name}  {output_rate(profile, name, 1):9.0f}  {output_rate(profile, name, BURST):10.0f}"
         for name in UpstreamName
     ]
-    return _ALONE.format(rows="\n".join(rows), burst=BURST, first=int(crossover(profile)))
+    first = int(crossover(profile))
+    moral = _SPLIT.format(first=first) if first < BURST else _WHOLE
+    return _ALONE.format(rows="\n".join(rows), burst=BURST) + moral
 
 
 _ALONE = """
@@ -136,10 +138,16 @@ For comparison, one server alone on the GPU, by this profile's cost model
 
         1 request  {burst} at once
 {rows}
+"""
 
+_SPLIT = """
 The burst ends between the two: its first {first} went to spec before it was known to
 be one, and share the GPU with base; but they are soon done, and the rest then
 runs at base's full rate."""
+
+_WHOLE = """
+With this profile speculation pays for the whole burst, so all of it went to spec:
+nothing is lost where base is never needed."""
 
 _INTRODUCTION = """
 specswitch serves at   {url}
@@ -168,7 +176,7 @@ Now it is yours; Ctrl-C stops all.
 def _profile(name: str) -> Profile:
     found = PROFILES.get(name)
     if found is None:
-        raise ConfigError([("--profile", f"must be {' or '.join(PROFILES)}, is {name!r}")])
+        raise ConfigError([("--profile", f"must be one of {', '.join(PROFILES)}, is {name!r}")])
     return found
 
 

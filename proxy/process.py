@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from proxy import __version__
 from proxy.app import App, running
+from proxy.calibrated import tell_of
 from proxy.config import Config
 from proxy.control.log import BufferedLog
 from proxy.errors import SpecswitchError
@@ -52,7 +53,4 @@ def _announce(app: App) -> None:
     upstreams = app.config.upstreams
     _log.info("specswitch %s serves at %s, admin at %s", __version__, app.url, app.admin_url)
     _log.info("spec is %s, base is %s", upstreams.spec.url, upstreams.base.url)
-    if not app.config.policy.crossover:
-        _log.warning(
-            "policy.crossover is not set: nothing says when speculation pays, so all goes to base"
-        )
+    tell_of(app.config, app.calibration)

@@ -10,9 +10,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from threading import Thread
-from typing import Final
+from typing import Final, NamedTuple
 
 from proxy import wiring
+from proxy.calibrated import calibration_of
+from proxy.calibration import Calibration
 from proxy.config import Config
 from proxy.core.places import Settings
 from proxy.core.words import UpstreamName
@@ -26,6 +28,13 @@ READ_SECONDS: Final = 10.0
 another reload, nor from ending."""
 
 
+class Basis(NamedTuple):
+    """What is gone by: the configuration, and the calibration that it names."""
+
+    config: Config
+    calibration: Calibration | None
+
+
 @dataclass(frozen=True, slots=True)
 class Renewal:
     """A configuration to go by from now on."""
@@ -33,6 +42,7 @@ class Renewal:
     config: Config
     changed: tuple[str, ...]
     """The keys whose values are others now."""
+    calibration: Calibration | None
     pair: Settings
     front: FrontSettings
     links: Mapping[UpstreamName, Link]
@@ -44,7 +54,7 @@ class Renewal:
 
 
 async def read_again(
-    old: Config,
+    old: Basis,
     load: Callable[[], Config] | None,
     build: Callable[[Config, UpstreamName], Link],
     certificate: Certificate | None,
@@ -91,19 +101,23 @@ async def _in_a_thread(read: Callable[[], Renewal]) -> Renewal:
 
 
 def _read_again(
-    old: Config,
+    old: Basis,
     load: Callable[[], Config],
     build: Callable[[Config, UpstreamName], Link],
     certificate: Certificate | None,
 ) -> Renewal:
     config = load()
-    changed = wiring.changes(old, config)
+    calibration = calibration_of(config)
+    changed = wiring.changes(old.config, config)
     wiring.refuse_listeners(changed)
-    wiring.refuse_opening(old, config)
+    wiring.refuse_opening(old.config, config)
+    if calibration != old.calibration and "policy.calibration" not in changed:
+        changed = (*changed, "policy.calibration")
     return Renewal(
         config=config,
         changed=changed,
-        pair=wiring.settings_of(config),
+        calibration=calibration,
+        pair=wiring.settings_of(config, calibration),
         front=wiring.front_of(config),
         links={
             name: build(config, name)

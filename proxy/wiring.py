@@ -7,6 +7,8 @@ can be built in a test from a few values.
 from collections.abc import Iterable
 from functools import reduce
 
+from proxy.calibrated import curves_of, made_for, thresholds_of
+from proxy.calibration import Calibration
 from proxy.config import Config, Upstream, describe
 from proxy.config.addresses import Url
 from proxy.control.prober import ProbeRules
@@ -14,7 +16,6 @@ from proxy.core.cors import Cors
 from proxy.core.eligibility import Rule, Rules, Verdict
 from proxy.core.health import HealthRules
 from proxy.core.keys import Keyring
-from proxy.core.modes import Thresholds
 from proxy.core.places import Settings
 from proxy.core.words import UpstreamName
 from proxy.data.settings import FrontSettings, Limits, Timeouts
@@ -29,19 +30,14 @@ def upstream_of(config: Config, name: UpstreamName) -> Upstream:
     return config.upstreams.spec if name is UpstreamName.SPEC else config.upstreams.base
 
 
-def settings_of(config: Config) -> Settings:
+def settings_of(config: Config, calibration: Calibration | None) -> Settings:
     """What the pair is set to."""
-    policy, health, limits = config.policy, config.health, config.limits
+    health, limits = config.health, config.limits
     return Settings(
-        thresholds=Thresholds(
-            crossover=policy.crossover or None,
-            gate_factor=policy.gate_factor,
-            count_window=policy.count_window,
-            return_dwell=policy.return_dwell,
-            flap_limit=policy.flap_limit,
-            flap_window=policy.flap_window,
-            flap_hold=policy.flap_hold,
-        ),
+        thresholds=thresholds_of(config, calibration),
+        made_for=made_for(calibration),
+        curves=curves_of(calibration),
+        expected_tokens=None if calibration is None else calibration.workload.output_tokens,
         health=HealthRules(
             fall=health.fall,
             rise=health.rise,

@@ -19,12 +19,14 @@ class Kind(StrEnum):
     FLAG = "true or false"
     WORD = "word"
     CAP = "whole number or auto"
+    NUMBER_OR_AUTO = "number or auto"
     HOST = "host"
     HOSTS = "list of hosts"
     ORIGINS = "list of origins"
     URL = "URL"
     PATH = "URL path"
     FILE = "file"
+    FILE_NAME = "file name"
     SECRET = "secret"  # noqa: S105 - the name of a kind
     KEYS = "table of keys"
 
@@ -83,7 +85,7 @@ def from_text(kind: Kind, text: str) -> object:
     match kind:
         case Kind.INTEGER | Kind.CAP | Kind.SIZE:
             return int(bare) if _INTEGER.fullmatch(bare) else text
-        case Kind.NUMBER | Kind.SECONDS:
+        case Kind.NUMBER | Kind.SECONDS | Kind.NUMBER_OR_AUTO:
             with suppress(ValueError):
                 return float(bare)
             return text

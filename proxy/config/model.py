@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, SecretStr
 from proxy.config.addresses import Url, is_loopback, is_wildcard, same_host
 from proxy.config.forms import size_text
 from proxy.config.values import (
+    Acceptance,
     ApiKeys,
     CaFile,
     Cap,
@@ -20,6 +21,8 @@ from proxy.config.values import (
     ControlWord,
     Count,
     CountOrNone,
+    Factor,
+    FileName,
     Flag,
     Host,
     Hosts,
@@ -36,10 +39,11 @@ from proxy.config.values import (
     ServerUrl,
     Share,
     Size,
+    TopologyWord,
     VerdictWord,
     pairs,
 )
-from proxy.core.words import Control
+from proxy.core.words import Control, Topology
 
 _KIB: Final = 1024
 _MIB: Final = 1024 * _KIB
@@ -117,17 +121,40 @@ class Policy(Section):
 
     control: ControlWord = Control.AUTO
     """The operator's word at start."""
+    topology: TopologyWord = Topology.SHARED
+    """Whether the servers share their GPUs: `shared` serves from one at a time, `separate` from
+    both."""
+    calibration: FileName = "calibration.json"
+    """What `specswitch calibrate` wrote; empty: none. A file that is not there is none."""
     crossover: Sequences = 0.0
-    """N*, sequences in flight at which both servers give the same rate; 0: not known."""
+    """N* by hand, sequences in flight at which both servers give the same rate; 0: from the
+    calibration."""
     allow_override: Flag = False
     """Whether clients may choose with `x-specswitch-route`."""
+    up_factor: Factor = 1.5
+    """Share of N* above which speculation is left at first, where λ* is known; else N* itself."""
+    up_factor_min: Factor = 0.5
+    """The least that this share falls to, by what follows each leaving."""
+    up_factor_max: Factor = 3.0
+    """The most that it rises to; both as `up_factor`: it stays."""
     gate_factor: Share = 0.25
     """Share of N* at or below which load counts as calm; between it and N* the mode stays."""
+    rate_up: Factor = 1.3
+    """Share of λ* above which speculation is left."""
+    rate_down: Share = 0.9
+    """Share of λ* below which it may return."""
+    fast_window: Seconds = 5.0
+    """Seconds: the time constant of the offered rate that leads away from speculation."""
+    slow_window: Seconds = 30.0
+    """Seconds: the same for the rate that leads back."""
+    min_acceptance_length: Acceptance = "auto"
+    """Tokens of a verify round below which, for 30 s, speculation is left; `auto`: where the
+    calibration says that a lone request gains nothing; 0: no bound."""
     return_dwell: SecondsOrNone = 10.0
     """Seconds after leaving speculation before it may return."""
     count_window: Seconds = 10.0
-    """Seconds: the time constant of the load's average. A return after n in flight takes about
-    this x ln(n / gate)."""
+    """Seconds: the time constant of the average of what is in flight, which leads back where λ* is
+    not known. A return after n in flight takes about this x ln(n / gate)."""
     flap_limit: Changes = 4
     """Changes of mode within `flap_window` that are never exceeded."""
     flap_window: Seconds = 60.0
@@ -157,6 +184,9 @@ class Eligibility(Section):
     """Stored responses, background work, sessions."""
     unpeeked: VerdictWord = "prefer"
     """A body over `limits.max_peek_bytes`."""
+    context_limit: VerdictWord = "prefer"
+    """Prompt and `max_tokens` may not fit the speculative server, which keeps some of the context
+    for drafts."""
     lora: VerdictWord = "prefer"
     """A LoRA adapter."""
     structured_output: VerdictWord = "any"
@@ -283,6 +313,7 @@ def conflicts(config: Config) -> Iterator[Conflict]:
     yield from _listeners(config)
     yield from _certificate(config)
     yield from _servers(config)
+    yield from _tolerance(config)
     limits = config.limits
     if limits.max_buffered_bytes < limits.max_body_bytes:
         yield Conflict(
@@ -316,6 +347,20 @@ def _certificate(config: Config) -> Iterator[Conflict]:
     elif certificate is not None and key is not None and not pairs(certificate, key):
         yield Conflict(
             paths, "must be the private key of listen.tls_cert, in PEM and without a passphrase"
+        )
+
+
+def _tolerance(config: Config) -> Iterator[Conflict]:
+    policy = config.policy
+    if policy.up_factor_min > policy.up_factor:
+        yield Conflict(
+            ("policy.up_factor_min", "policy.up_factor"),
+            f"must be at most policy.up_factor ({policy.up_factor:g})",
+        )
+    if policy.up_factor_max < policy.up_factor:
+        yield Conflict(
+            ("policy.up_factor_max", "policy.up_factor"),
+            f"must be at least policy.up_factor ({policy.up_factor:g})",
         )
 
 

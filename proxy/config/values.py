@@ -22,7 +22,7 @@ from pydantic import (
 
 from proxy.config.addresses import Url, host, origin, url
 from proxy.config.forms import Kind, form, shown, size_from_text
-from proxy.core.words import Control
+from proxy.core.words import Control, Topology
 
 _MOST: Final = 2**31 - 1
 """More than any machine can hold of anything, and exact in every number format downstream."""
@@ -32,6 +32,9 @@ _LEAST_SECONDS: Final = 0.01
 """Less is a slip: probes every 100 ns would keep a core busy, and no deadline that short is met."""
 _MOST_BYTES: Final = 2**40
 
+_MOST_ACCEPTED: Final = 1000
+"""Tokens of a verify round; engines verify some dozens."""
+
 
 def _cap(value: object) -> int | Literal["auto"]:
     if value == "auto":
@@ -39,6 +42,21 @@ def _cap(value: object) -> int | Literal["auto"]:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST:
         return value
     raise ValueError(f'must be "auto" or a whole number from 0 to {_MOST}, is {shown(value)}')
+
+
+def _acceptance(value: object) -> float | Literal["auto"]:
+    if value == "auto":
+        return "auto"
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if number and 0.0 <= float(str(value)) <= _MOST_ACCEPTED:
+        return float(str(value))
+    raise ValueError(f'must be "auto" or a number from 0 to {_MOST_ACCEPTED}, is {shown(value)}')
+
+
+def _file_name(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("must be the name of a file")
+    return text
 
 
 def _size(value: object) -> object:
@@ -176,6 +194,10 @@ SecondsOrNone = Annotated[float, Field(ge=0, le=_YEAR, allow_inf_nan=False), Kin
 Size = Annotated[int, Field(ge=1, le=_MOST_BYTES), BeforeValidator(_size), Kind.SIZE]
 Flag = Annotated[bool, Kind.FLAG]
 
+Factor = Annotated[float, Field(ge=0.1, le=100.0, allow_inf_nan=False), Kind.NUMBER]
+Acceptance = Annotated[float | Literal["auto"], PlainValidator(_acceptance), Kind.NUMBER_OR_AUTO]
+FileName = Annotated[str, AfterValidator(_file_name), Kind.FILE_NAME]
+TopologyWord = Annotated[Topology, Field(strict=False), Kind.WORD]
 ControlWord = Annotated[Control, Field(strict=False), Kind.WORD]
 VerdictWord = Annotated[Literal["base", "prefer", "any"], Kind.WORD]
 LogFormat = Annotated[Literal["auto", "text", "json"], Kind.WORD]

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
+from proxy.control.decisions import DecisionList, Decisions
 from proxy.control.guard import MAX_BODY_BYTES, FaultBody, Guard, fault
 from proxy.control.metrics import Metrics
 from proxy.control.patience import Connection
@@ -84,6 +85,7 @@ def build_admin(
     reload: Reload,
     token: Callable[[], str | None],
     known_hosts: Iterable[str],
+    decisions: Decisions,
 ) -> ASGIApp:
     """The admin application.
 
@@ -102,6 +104,7 @@ def build_admin(
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     _add_reads(app, pair, metrics)
+    _add_decisions(app, decisions)
     _add_changes(app, pair, reload)
     app.add_exception_handler(HTTPException, _http_fault)
     app.add_exception_handler(RequestValidationError, _validation_fault)
@@ -135,6 +138,14 @@ def _add_reads(app: FastAPI, pair: Pair, metrics: Metrics) -> None:
     async def state() -> State:
         """The pair, now."""
         return pair.state()
+
+
+def _add_decisions(app: FastAPI, kept: Decisions) -> None:
+    @app.get("/admin/decisions", response_model=DecisionList)
+    async def decisions() -> Response:
+        """The last 1,000 decisions, newest first."""
+        # Written here, because FastAPI would check each of them again, in the streams' own loop.
+        return Response(kept.newest().model_dump_json(), media_type="application/json")
 
 
 def _add_changes(app: FastAPI, pair: Pair, reload: Reload) -> None:

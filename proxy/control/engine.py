@@ -16,14 +16,21 @@ from datetime import datetime
 
 import httpx2
 
+from proxy.control.counters import Counters, counters_of
 from proxy.core.identity import Identity
+from proxy.core.signals import EngineSignals, Totals
 from proxy.errors import EngineError, EngineSilentError, EngineUnaskedError
 
 MAX_ANSWER_BYTES = 16 * 2**20
 """/server_info has 37 kB, and 20 kB more per data-parallel rank: room for hundreds of ranks."""
+MAX_METRICS_BYTES = 4 * 2**20
+"""/metrics has 87 kB, of which only what is labelled per rank grows with their number."""
 _KEEP_ALIVE_SECONDS = 3.0
 """Below the 5 s after which SGLang (uvicorn) closes an idle connection."""
 _ABSENT = frozenset({404, 405})
+_ADAPTIVE_DRAFT_TOKENS = 8
+"""SGLang 0.5.23, adaptive_spec_params.py: the deepest step of its own ladder is 7, and the token
+before them is verified, too."""
 _LARGEST = 2**53
 """Beyond it a float no longer holds every whole number, and no count of ours is real."""
 
@@ -44,6 +51,12 @@ class Load:
     """How old the oldest part was when the engine answered, by the engine's own clock.
 
     A decoding engine publishes every 15 iterations, so this is seldom 0.
+    """
+    decoded: Totals | None = None
+    """Output tokens of decode steps, and sequences in them: verify rounds where it speculates.
+
+    From `decode_moments`, over all ranks that have decoded anything. `accept_length` beside it is a
+    mean since the server's start.
     """
 
 
@@ -70,8 +83,15 @@ class Findings:
 
     reading: Reading | None = None
     """The last load that could be read."""
+    signals: EngineSignals | None = None
+    """What the dispatcher was last told of it."""
     fault: str | None = None
     """What was wrong with the last probe, as a sentence; None if nothing was."""
+
+    @property
+    def acceptance_length(self) -> float | None:
+        """Tokens of a verify round, lately; as old as the reading."""
+        return None if self.signals is None else self.signals.acceptance_length
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +119,16 @@ class _Fields:
         return _count(self._values.get(name))
 
     def amount(self, name: str) -> float | None:
-        value = self._values.get(name)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return None
-        return float(value) if 0 <= value <= _LARGEST else None  # never true of NaN
+        return _amount(self._values.get(name))
 
     def counts(self, name: str) -> list[int]:
         value = self._values.get(name)
         found = [_count(each) for each in value] if isinstance(value, list) else []
         return [each for each in found if each is not None]
+
+    def amounts(self, name: str) -> list[float | None]:
+        value = self._values.get(name)
+        return [_amount(each) for each in value] if isinstance(value, list) else []
 
     def yes(self, name: str) -> bool:
         return self._values.get(name) is True
@@ -184,6 +205,9 @@ async def read_identity(client: httpx2.AsyncClient) -> Identity:
         tensor_parallel=info.count("tp_size"),
         max_running_requests=_max_running(info, ranks),
         graph_ceiling=_graph_ceiling(info, ranks),
+        speculative_num_steps=info.count("speculative_num_steps"),
+        speculative_eagle_topk=info.count("speculative_eagle_topk"),
+        speculative_num_draft_tokens=_draft_tokens(info),
         version=info.text("version"),
         adapters=adapters,
     )
@@ -205,7 +229,39 @@ async def read_load(client: httpx2.AsyncClient) -> Load:
         token_usage=max(usages, default=None),
         timestamp=max(stamps, default=None),
         age_seconds=age,
+        decoded=_decoded(ranks),
     )
+
+
+async def read_counters(client: httpx2.AsyncClient) -> Counters | None:
+    """What it has counted; None where it has no /metrics, which needs --enable-metrics.
+
+    Raises EngineError when it cannot be read, or a figure makes no sense.
+    """
+    answer = await _get(client, "/metrics", MAX_METRICS_BYTES)
+    if answer.status in _ABSENT:
+        return None
+    where = f"{_place(client)}/metrics"
+    if answer.status != 200:  # noqa: PLR2004 - RFC 9110 section 15.3.1
+        raise EngineError(f"{where} answers {answer.status}{_hint(answer.status)}")
+    counters = counters_of(answer.body)
+    if counters is None:
+        raise EngineError(f"{where} has a counter that is no count")
+    return counters
+
+
+def _decoded(ranks: list[_Fields]) -> Totals | None:
+    """SGLang's sums over decode steps: of batch sizes at 1, of generated tokens at 5."""
+    found = []
+    for rank in ranks:
+        match rank.amounts("decode_moments"):
+            case [_, float(times), _, _, _, float(tokens), *_]:
+                found.append(Totals(tokens, times))
+            case _:
+                pass  # an older server, or a rank that has decoded nothing
+    if not found:
+        return None
+    return Totals(sum(each.tokens for each in found), sum(each.times for each in found))
 
 
 def _is_adapter(card: _Fields, served: str | None) -> bool:
@@ -233,6 +289,14 @@ def _graph_ceiling(info: _Fields, ranks: list[_Fields]) -> int | None:
     return None if ceiling is None else ceiling * max(1, len(ranks))
 
 
+def _draft_tokens(info: _Fields) -> int | None:
+    """The most draft tokens of a round; adaptive speculation may draft more than it says now."""
+    said = info.count("speculative_num_draft_tokens")
+    if said is None or not info.yes("speculative_adaptive"):
+        return said
+    return max(said, _ADAPTIVE_DRAFT_TOKENS)
+
+
 def _total(parts: list[int | None]) -> int | None:
     """The sum over all ranks; None if one does not say, or there is none."""
     known = [part for part in parts if part is not None]
@@ -243,6 +307,12 @@ def _count(value: object) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int):
         return None
     return value if 0 <= value <= _LARGEST else None
+
+
+def _amount(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0 <= value <= _LARGEST else None  # never true of NaN
 
 
 def _moment(text: str | None) -> float | None:
@@ -278,15 +348,15 @@ def _object(body: bytes, where: str) -> _Fields:
     return _Fields(value)
 
 
-async def _get(client: httpx2.AsyncClient, path: str) -> _Answer:
+async def _get(client: httpx2.AsyncClient, path: str, most: int = MAX_ANSWER_BYTES) -> _Answer:
     where = f"{_place(client)}{_bare(path)}"
     with _translated(where):
         async with client.stream("GET", path) as response:
             body = bytearray()
             async for piece in response.aiter_bytes():
                 body += piece
-                if len(body) > MAX_ANSWER_BYTES:
-                    raise EngineError(f"{where} answers more than {MAX_ANSWER_BYTES} bytes")
+                if len(body) > most:
+                    raise EngineError(f"{where} answers more than {most} bytes")
             return _Answer(response.status_code, bytes(body))
 
 

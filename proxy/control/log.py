@@ -182,6 +182,17 @@ class LogObserver:
         """The controller changed its mind; under `observe` this line is all that comes of it."""
         self._pair.info("controller wants %s", switch.to, extra={"fields": _of_switch(switch)})
 
+    def calibration_checked(self, faults: tuple[str, ...]) -> None:
+        """The servers are those that were calibrated, or not."""
+        if not faults:
+            self._pair.info("the servers are those that were calibrated")
+            return
+        self._pair.error(
+            "the calibration is of other servers, so generation goes to base: %s; "
+            "run `specswitch calibrate` again",
+            "; ".join(faults),
+        )
+
     def health_changed(
         self, upstream: UpstreamName, health: Health, cause: EjectionCause | None, detail: str
     ) -> None:

@@ -137,6 +137,9 @@ class Metrics:
     def wanted(self, switch: Switch) -> None:
         """Nothing: what is wanted is read at a scrape."""
 
+    def calibration_checked(self, faults: tuple[str, ...]) -> None:
+        """Nothing: what came of it is read at a scrape."""
+
     def health_changed(
         self, upstream: UpstreamName, health: Health, cause: EjectionCause | None, detail: str
     ) -> None:
@@ -327,8 +330,19 @@ class _Gauges:
             "Time in which both upstreams had generation in flight.",
             value=dispatcher.in_flight.both_active_seconds(now),
         )
-        crossover = dispatcher.controller.thresholds.crossover
-        yield _single("crossover_in_flight", "N*, in sequences.", crossover)
+        controller = dispatcher.controller
+        thresholds = controller.thresholds
+        yield _single("crossover_in_flight", "N*, in sequences.", thresholds.crossover)
+        yield _single(
+            "crossover_tokens_per_second", "λ*, in offered tokens.", thresholds.crossover_rate
+        )
+        offered = {"fast": controller.offered_fast(now), "slow": controller.offered_slow(now)}
+        if dispatcher.lengths.output_tokens is not None:
+            yield _gauge("offered_tokens_per_second", "Offered work.", "window", offered)
+        valid = int(thresholds.crossover is not None)
+        yield _single("calibration_valid", "1 where it is known when speculation pays.", valid)
+        drift = {name: watch.ratio for name, watch in dispatcher.drift.items()}
+        yield _gauge("drift_ratio", "Time per token now and when calibrated.", "upstream", drift)
 
     def _upstreams(self) -> Iterator[Metric]:
         dispatcher = self._dispatcher
@@ -363,6 +377,11 @@ class _Gauges:
         yield _gauge("engine_waiting", "Requests the engine queues.", "upstream", waiting)
         usage = {name: load.token_usage for name, load in loads.items()}
         yield _gauge("engine_token_usage", "Share of the KV cache in use.", "upstream", usage)
+        findings = self._sources.findings()
+        accepted = {name: findings[name].acceptance_length for name in loads}
+        yield _gauge(
+            "engine_acceptance_length", "Tokens of a verify round, lately.", "upstream", accepted
+        )
         ages = {name: reading.age(now) for name, reading in readings.items()}
         yield _gauge("engine_signal_age_seconds", "Age of these readings.", "upstream", ages)
 

@@ -41,6 +41,11 @@ class Observers:
         for observer in self._observers:
             observer.wanted(switch)
 
+    def calibration_checked(self, faults: tuple[str, ...]) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.calibration_checked(faults)
+
     def health_changed(
         self, upstream: UpstreamName, health: Health, cause: EjectionCause | None, detail: str
     ) -> None:

@@ -12,9 +12,19 @@ from typing import TypeVar
 
 import httpx2
 
-from proxy.control.engine import Findings, Reading, check_ready, read_identity, read_load
+from proxy.control.counters import Counters
+from proxy.control.engine import (
+    Findings,
+    Load,
+    Reading,
+    check_ready,
+    read_counters,
+    read_identity,
+    read_load,
+)
 from proxy.core.dispatch import Dispatcher
 from proxy.core.identity import Identity
+from proxy.core.signals import EngineSignals, Lately, Totals
 from proxy.core.words import AdminState, Health, UpstreamName
 from proxy.errors import EngineError, EngineSilentError, EngineUnaskedError
 
@@ -24,6 +34,13 @@ _log = logging.getLogger(__name__)
 _MISSED_READINGS = 3
 """After as many intervals without a new one a load says nothing any more; as `fall` for health."""
 
+_ROUNDS_PER_METRICS = 5
+"""A page of metrics takes SGLang's event loop 10 ms (75 kB, idle, on a slow core), and what is read
+of it is means that move slowly."""
+
+_LATELY_SECONDS = 10.0
+"""Over which the acceptance length is taken: prompts differ, so it needs several of them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeRules:
@@ -32,6 +49,45 @@ class ProbeRules:
     path: str
     interval: float
     timeout: float
+
+
+class _Account:
+    """What one server has counted, from one time that it was asked who it is to the next."""
+
+    def __init__(self) -> None:
+        self.has_metrics = True
+        self._ended: Totals | None = None
+        self._decoded = Lately(_LATELY_SECONDS)
+        self._verified = Lately(_LATELY_SECONDS * _ROUNDS_PER_METRICS)
+        self._says_decoded = False
+        self._stamp: float | None = None
+
+    def take_load(self, load: Load, now: float) -> bool:
+        """Whether the server wrote it after the one before: one account is not two."""
+        if load.timestamp is not None and load.timestamp == self._stamp:
+            return False
+        self._stamp = load.timestamp
+        self._decoded.read(load.decoded, now)
+        self._says_decoded = self._says_decoded or load.decoded is not None
+        return True
+
+    def take_counters(self, counters: Counters | None, now: float) -> Totals | None:
+        """What ended since the last time, where that can be told; None for no metrics."""
+        self._verified.read(None if counters is None else counters.verified, now)
+        if counters is None:
+            self.has_metrics = False
+            return None
+        counted = None if self._ended is None else counters.ended.since(self._ended)
+        self._ended = counters.ended
+        return counted if counted is not None and counted.times >= 1 else None
+
+    def lose_counters(self) -> None:
+        """They could not be read, so what is known of them grows old."""
+        self._verified.forget()
+
+    def acceptance_length(self) -> float | None:
+        """By its load, which counts each round at once; else by its metrics, at an end."""
+        return (self._decoded if self._says_decoded else self._verified).acceptance_length()
 
 
 class Prober:
@@ -56,6 +112,8 @@ class Prober:
         self._sleep = sleep
         self._warned = False
         """Whether it has been said that this server does not say what it is."""
+        self._account = _Account()
+        self._rounds = 0
 
     def set_to(self, rules: ProbeRules) -> None:
         """Go by `rules` from the next probe on."""
@@ -82,6 +140,7 @@ class Prober:
         await self._probe()
         if upstream.health.state is not Health.EJECTED:
             await self._read_load()
+            await self._read_counters()
 
     async def _probe(self) -> None:
         identity = None
@@ -90,6 +149,8 @@ class Prober:
             await self._in_time(check_ready(self._client, self._rules.path))
             if self._dispatcher.wants_identity(self.name):
                 identity = await self._in_time(read_identity(self._client))
+                self._account = _Account()
+                self._rounds = 0
         except EngineUnaskedError as exc:
             self._note(str(exc))  # says nothing of the server
             return
@@ -113,6 +174,38 @@ class Prober:
         self.findings.reading = Reading(load, now, _MISSED_READINGS * self._rules.interval)
         if load.timestamp is not None:
             self._dispatcher.load_read(self.name, load.timestamp, now)
+        if self._account.take_load(load, now):
+            self._tell_signals(load, now)
+
+    def _tell_signals(self, load: Load, now: float) -> None:
+        speculates = self.name is UpstreamName.SPEC
+        signals = EngineSignals(
+            waiting=load.waiting,
+            token_usage=load.token_usage,
+            acceptance_length=self._account.acceptance_length() if speculates else None,
+            at=now,
+            age_seconds=load.age_seconds or 0.0,
+        )
+        self.findings.signals = signals
+        self._dispatcher.signals_read(self.name, signals, now)
+
+    async def _read_counters(self) -> None:
+        """Read the metrics page now and then; a server without one is not asked again."""
+        due = self._rounds % _ROUNDS_PER_METRICS == 0
+        self._rounds += 1
+        if not due or not self._account.has_metrics:
+            return
+        try:
+            # Not worth a late probe.
+            async with asyncio.timeout(self._rules.interval):
+                counters = await self._in_time(read_counters(self._client))
+        except (EngineError, TimeoutError) as exc:
+            _log.debug("no counters of %s: %r", self.name, exc)
+            self._account.lose_counters()
+            return
+        ended = self._account.take_counters(counters, self._clock())
+        if ended is not None:
+            self._dispatcher.lengths_read(ended.tokens, int(ended.times))
 
     async def _in_time(self, answer: Awaitable[T]) -> T:
         timeout = self._rules.timeout

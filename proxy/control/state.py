@@ -9,6 +9,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
+from proxy.calibration import Calibration, VerdictKind
 from proxy.control.engine import Findings
 from proxy.core.dispatch import CONFIGURED, Dispatcher
 from proxy.core.places import Settings
@@ -18,6 +19,7 @@ from proxy.core.words import (
     EjectionCause,
     Health,
     SwitchReason,
+    Topology,
     UpstreamName,
 )
 
@@ -71,12 +73,33 @@ class UpstreamState(BaseModel):
     version: str | None
 
 
+class Drifts(BaseModel):
+    """Time per output token now over that when calibrated; null before enough is seen."""
+
+    spec: float | None
+    base: float | None
+
+
+class CalibrationState(BaseModel):
+    """The calibration file."""
+
+    created: datetime
+    verdict: VerdictKind
+    sentence: str
+    valid: bool
+    """Whether it is gone by: false where the servers are not those that it was made for."""
+    faults: list[str]
+    """In what they are not."""
+    drift: Drifts
+
+
 class State(BaseModel):
     """The pair, now; times in seconds, counts in sequences unless a name says otherwise."""
 
     mode: UpstreamName
     mode_wanted: UpstreamName
     mode_reason: SwitchReason
+    topology: Topology
     control: Control
     control_set_by: str
     control_set_at: datetime
@@ -89,7 +112,8 @@ class State(BaseModel):
     """Requests."""
     offered: Offered
     upstreams: dict[UpstreamName, UpstreamState]
-    calibration: None
+    calibration: CalibrationState | None
+    """null where there is no file, or N* is set by hand."""
     draining: bool
     version: str
     started: datetime
@@ -121,9 +145,11 @@ class Pair:
         facts: Facts,
         known: Callable[[], Mapping[UpstreamName, Known]],
         *,
+        calibration: Callable[[], Calibration | None],
         clock: Callable[[], float],
         wall: Callable[[], datetime],
     ) -> None:
+        self.calibration = calibration
         self.dispatcher = dispatcher
         self.facts = facts
         self.known = known
@@ -156,30 +182,50 @@ class Pair:
     def state(self) -> State:
         """Everything, now."""
         dispatcher, now = self.dispatcher, self.clock()
-        thresholds = dispatcher.controller.thresholds
+        controller = dispatcher.controller
+        thresholds = controller.thresholds
         in_flight = dispatcher.in_flight
-        crossover = thresholds.crossover
+        crossover, rate = thresholds.crossover, thresholds.crossover_rate
+        counted = dispatcher.lengths.output_tokens is not None
         return State(
             mode=dispatcher.mode,
             mode_wanted=dispatcher.controller.mode,
             mode_reason=dispatcher.mode_reason,
+            topology=thresholds.topology,
             control=dispatcher.control,
             control_set_by=dispatcher.control_set_by,
             control_set_at=self.control_set_at,
             crossover=Crossover(
                 in_flight=None if crossover is None else _number(crossover),
-                tokens_per_second=None,
+                tokens_per_second=None if rate is None else _number(rate),
             ),
-            gate=None if crossover is None else _number(thresholds.gate),
+            gate=None if crossover is None else _number(thresholds.gate(dispatcher.spec.cap)),
             in_flight=PerUpstream(spec=in_flight.spec, base=in_flight.base),
             average_in_flight=dispatcher.controller.average(now),
             queue_depth=len(dispatcher.room),
-            offered=Offered(fast=None, slow=None),
+            offered=Offered(
+                fast=controller.offered_fast(now) if counted else None,
+                slow=controller.offered_slow(now) if counted else None,
+            ),
             upstreams={name: self._upstream(name, now) for name in UpstreamName},
-            calibration=None,
+            calibration=self._calibration(),
             draining=dispatcher.draining,
             version=self.facts.version,
             started=self.facts.started,
+        )
+
+    def _calibration(self) -> CalibrationState | None:
+        calibration, dispatcher = self.calibration(), self.dispatcher
+        if calibration is None:
+            return None
+        drift = {name: watch.ratio for name, watch in dispatcher.drift.items()}
+        return CalibrationState(
+            created=calibration.created,
+            verdict=calibration.verdict.kind,
+            sentence=calibration.verdict.sentence,
+            valid=dispatcher.controller.crossover is not None,
+            faults=list(dispatcher.calibration_faults),
+            drift=Drifts(spec=drift.get(UpstreamName.SPEC), base=drift.get(UpstreamName.BASE)),
         )
 
     def _upstream(self, name: UpstreamName, now: float) -> UpstreamState:
@@ -197,7 +243,7 @@ class Pair:
             cap=upstream.cap,
             running=None if load is None else load.running,
             waiting=None if load is None else load.waiting,
-            acceptance_length=None,
+            acceptance_length=None if load is None else findings.acceptance_length,
             signal_age=None if reading is None else reading.age(now),
             version=None if upstream.identity is None else upstream.identity.version,
         )

@@ -6,15 +6,19 @@ controller, the waiting room and the operator's word; it knows nothing of socket
 """
 
 from collections.abc import Set as AbstractSet
-from math import inf
+from dataclasses import replace
+from math import floor, inf
 from typing import TypeGuard
 
-from proxy.core.eligibility import Verdict
+from proxy.core.drift import drifts
+from proxy.core.eligibility import SpecLimits, Verdict
+from proxy.core.fingerprint import differences
 from proxy.core.identity import Identity, mismatches
 from proxy.core.inflight import InFlight, Lease
-from proxy.core.modes import Controller, Switch
+from proxy.core.lengths import Lengths
+from proxy.core.modes import Controller, Load, Spec, Switch, Thresholds
 from proxy.core.observer import Observer
-from proxy.core.places import Evidence, Place, Settings, Ticket, Waiter
+from proxy.core.places import UNTOLD, Answer, Evidence, Place, Settings, Ticket, Waiter
 from proxy.core.refusals import (
     base_unusable,
     nobody_usable,
@@ -23,6 +27,7 @@ from proxy.core.refusals import (
     waited_too_long,
 )
 from proxy.core.route import Decision, Need, Never, Pair, Reason, Wait, Why, decide, has_room
+from proxy.core.signals import EngineSignals
 from proxy.core.upstream import Upstream
 from proxy.core.waiting import WaitingRoom
 from proxy.core.words import (
@@ -31,12 +36,16 @@ from proxy.core.words import (
     Health,
     RetryCause,
     SwitchReason,
+    Topology,
     UpstreamName,
 )
 from proxy.errors import Draining, Refusal
 
 SPEC = UpstreamName.SPEC
 BASE = UpstreamName.BASE
+
+_NOBODY = (0, 0.0)
+"""Nobody arrives."""
 
 CONFIGURED = "configuration"
 """Who has set the control, where no operator has."""
@@ -49,6 +58,10 @@ class Dispatcher:
         self.settings = settings
         self.in_flight = InFlight()
         self.controller = Controller(settings.thresholds, now=now)
+        self.lengths = Lengths(settings.expected_tokens)
+        self.calibration_faults: tuple[str, ...] = ()
+        """In what the servers are not those that the thresholds were measured on, as sentences."""
+        self.drift = drifts(settings.curves)
         self.room: WaitingRoom[Ticket] = WaitingRoom(settings.queue_size)
         self.spec = Upstream(SPEC, settings.health, settings.spec_cap)
         self.base = Upstream(BASE, settings.health, settings.base_cap)
@@ -59,6 +72,8 @@ class Dispatcher:
         self.draining = False
         self.adapters: frozenset[str] | None = None
         """Names of LoRA adapters; None while that of one of the two is not known."""
+        self.spec_limits: SpecLimits | None = None
+        """How much of the context spec has for a request; None where as much as base."""
         self._observer = observer
         self._mode_seconds = {SPEC: 0.0, BASE: 0.0}
         self._mode_since = now
@@ -99,10 +114,10 @@ class Dispatcher:
         at_once = self._refuse_at_once(need)
         if at_once is not None:
             return at_once
-        if len(self.room) and self._step(0, now):
+        if len(self.room) and self._step(_NOBODY, now):
             self._offer(now)  # time alone has changed the mode, and those waiting come first
         if need.weight:
-            self._step(need.weight, now)
+            self._step((need.weight, need.weight * (self.lengths.output_tokens or 0.0)), now)
         choice = self._choose(need)
         if isinstance(choice, Never):
             return base_unusable(need, self._both)
@@ -129,7 +144,8 @@ class Dispatcher:
         """
         other = place.upstream.other
         only_base = need.eligibility.verdict is Verdict.BASE
-        if other is SPEC and (only_base or cause is RetryCause.REFUSAL):
+        shared = self.settings.thresholds.topology is Topology.SHARED
+        if other is SPEC and (only_base or (shared and cause is RetryCause.REFUSAL)):
             return None
         view = self.upstream(other).view(self.in_flight.at(other))
         awaited = need.weight > 0 and other in self._awaited
@@ -161,8 +177,10 @@ class Dispatcher:
         self._awaited.add(other.name)
         return ticket
 
-    def end(self, lease: Lease, evidence: Evidence, now: float) -> None:
+    def end(self, lease: Lease, evidence: Evidence, now: float, answer: Answer = UNTOLD) -> None:
         """A request is over: give its place back, learn from it, and give the place to another."""
+        if lease.weight and evidence is Evidence.GOOD:
+            self._learn_times(lease, answer, now)
         self.in_flight.give_back(lease, now)
         self.controller.level(self.in_flight.total, now)
         self._learn(lease, evidence, now)
@@ -221,13 +239,16 @@ class Dispatcher:
         The `renewed` are other servers, of which nothing is known. What is in flight, what was
         counted and what the operator said of an upstream stay. Nobody is decided by a half of it.
         """
-        self.settings = settings
+        before, self.settings = self.settings, settings
         self.control = control
-        self.controller.set_to(settings.thresholds, now)
+        self.lengths.assumed = settings.expected_tokens
+        if settings.curves != before.curves or renewed:
+            self.drift = drifts(settings.curves)
         self.room.size = settings.queue_size
         self.spec = self._set_to(self.spec, settings.spec_cap, fresh=SPEC in renewed)
         self.base = self._set_to(self.base, settings.base_cap, fresh=BASE in renewed)
-        self._know_adapters()
+        self._know_pair()
+        self._check_calibration(now)
         for name in renewed:
             self._lift(name)
         self._after_change(now)
@@ -283,11 +304,22 @@ class Dispatcher:
         """The load of `name` was read; it wrote it at `stamp`, by its own clock."""
         self.upstream(name).work.load_read(stamp, now)
 
+    def signals_read(self, name: UpstreamName, signals: EngineSignals, now: float) -> None:
+        """What the server of `name` says of itself while it runs."""
+        if name is SPEC:
+            self.controller.signals(signals, now)
+            self._after_change(now)
+
+    def lengths_read(self, output_tokens: float, sequences: int) -> None:
+        """A server's own counters: `output_tokens` over `sequences` that ended lately."""
+        self.lengths.counted(output_tokens, sequences)
+
     def probe_succeeded(self, name: UpstreamName, identity: Identity | None, now: float) -> None:
         """A probe of `name` was good; `identity` is what it said, where it was asked."""
         upstream = self.upstream(name)
         if identity is not None:
             self._identified(upstream, identity)
+            self._check_calibration(now)
         if upstream.faults and identity is not None:
             if upstream.health.misconfigured():
                 self._tell(upstream, "; ".join(upstream.faults))
@@ -305,12 +337,33 @@ class Dispatcher:
         upstream.faults = mismatches(
             upstream.name, identity, other.identity if other_stands else None
         )
-        self._know_adapters()
+        self._know_pair()
 
-    def _know_adapters(self) -> None:
+    def _check_calibration(self, now: float) -> None:
+        """Go by the thresholds if both servers are those that they were measured on, else by none.
+
+        A server that has not said yet what it is takes no requests either.
+        """
+        faults = [
+            f"{upstream.name}: {fault}"
+            for upstream in self._both
+            if upstream.identity is not None and upstream.name in self.settings.made_for
+            for fault in differences(self.settings.made_for[upstream.name], upstream.identity)
+        ]
+        if tuple(faults) != self.calibration_faults:
+            self.calibration_faults = tuple(faults)
+            self._observer.calibration_checked(self.calibration_faults)
+        thresholds = self.settings.thresholds
+        if faults:
+            thresholds = replace(thresholds, crossover=None, crossover_rate=None)
+        if thresholds != self.controller.thresholds:
+            self.controller.set_to(thresholds, now)
+
+    def _know_pair(self) -> None:
         both = (self.spec.identity, self.base.identity)
         known = [identity.adapters for identity in both if identity is not None]
         self.adapters = frozenset().union(*known) if len(known) == len(both) else None
+        self.spec_limits = SpecLimits.of(self.spec.identity)
 
     def _lift(self, name: UpstreamName) -> None:
         """`name` is there again, or is another server: who found nobody there may try it."""
@@ -336,6 +389,7 @@ class Dispatcher:
                 self.controller.mode,
                 self.controller.crossover is not None,
                 self.settings.max_in_flight - counts.total,
+                _spill(self.controller.thresholds),
             ),
         )
 
@@ -352,7 +406,8 @@ class Dispatcher:
         )
         self.controller.level(self.in_flight.total, now)
         self._observer.decided(decision.upstream, decision.reason)
-        return Place(decision.upstream, decision.reason, self.mode, lease)
+        in_flight = self.in_flight.total
+        return Place(decision.upstream, decision.reason, self.mode, lease, in_flight, now)
 
     def _refuse_at_once(self, need: Need) -> Refusal | None:
         if self.draining:
@@ -374,6 +429,19 @@ class Dispatcher:
             return room_full(len(self.room), self.in_flight, settings)
         return None
 
+    def _learn_times(self, lease: Lease, answer: Answer, now: float) -> None:
+        """What an answer says of lengths, and of how fast its server is."""
+        self.lengths.took(now - lease.stamp.at)
+        self.controller.served_in(self.lengths.service_seconds, now)
+        if answer.output_tokens:
+            self.lengths.used(answer.output_tokens, lease.weight)
+        drift, seconds_per_token = self.drift.get(lease.upstream), answer.seconds_per_token
+        if drift is None or seconds_per_token is None:
+            return
+        in_flight = self.in_flight.alone(lease, now)
+        if in_flight is not None:
+            drift.add(seconds_per_token, in_flight)
+
     def _learn(self, lease: Lease, evidence: Evidence, now: float) -> None:
         upstream = self.upstream(lease.upstream)
         if lease.work is not upstream.work:
@@ -392,19 +460,18 @@ class Dispatcher:
         """Bring everything in line with what has just changed."""
         self._none_since = inf if self.usable else min(self._none_since, now)
         self._base_gone_since = inf if self.base.in_service else min(self._base_gone_since, now)
-        self._step(0, now)
+        self._step(_NOBODY, now)
         if len(self.room):
             self._offer(now)
 
-    def _step(self, arriving: int, now: float) -> bool:
-        """Let the controller look; whether it has changed its mind."""
-        switch = self.controller.step(
-            in_flight=self.in_flight.total,
-            arriving=arriving,
-            spec_usable=self.spec.in_service,
-            now=now,
-        )
-        self._settle(self.controller.reason, self.in_flight.total + arriving, now)
+    def _step(self, arriving: tuple[int, float], now: float) -> bool:
+        """Let the controller look; whether it has changed its mind.
+
+        `arriving` are sequences, and the work that they offer if it was not counted before.
+        """
+        load = Load(self.in_flight.total, *arriving)
+        switch = self.controller.step(load, Spec(self.spec.in_service, self.spec.cap), now)
+        self._settle(self.controller.reason, load.in_flight + load.arriving, now)
         if switch is not None and self.mode is not switch.to:
             self._observer.wanted(switch)
         return switch is not None
@@ -448,7 +515,7 @@ class Dispatcher:
         for ticket in self.room.fronts():
             need = ticket.need
             choice = self._choose(need)
-            if _is_open(choice, need, awaited) and self._step(need.weight, now):
+            if _is_open(choice, need, awaited) and self._step((need.weight, 0.0), now):
                 choice = self._choose(need)  # it counts now as if it had just come
             if isinstance(choice, Never) or _is_open(choice, need, awaited):
                 return ticket, choice
@@ -489,6 +556,13 @@ class Dispatcher:
     def _tell(self, upstream: Upstream, detail: str) -> None:
         health = upstream.health
         self._observer.health_changed(upstream.name, health.state, health.cause, detail)
+
+
+def _spill(thresholds: Thresholds) -> float | None:
+    """Sequences that spec is best for, on GPUs of its own; None where it shares them."""
+    if thresholds.topology is Topology.SHARED or thresholds.crossover is None:
+        return None
+    return inf if thresholds.crossover == inf else floor(thresholds.crossover)
 
 
 def _is_open(

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple, Self
 
+from proxy.core.identity import Identity
+
 
 class Rule(StrEnum):
     """What may keep a request from spec, named as in the configuration and in its order."""
@@ -25,6 +27,7 @@ class Rule(StrEnum):
     HIDDEN_STATES = "hidden_states"
     STORED_STATE = "stored_state"
     UNPEEKED = "unpeeked"
+    CONTEXT_LIMIT = "context_limit"
     LORA = "lora"
     STRUCTURED_OUTPUT = "structured_output"
     LOGPROBS = "logprobs"
@@ -59,6 +62,9 @@ class Traits(NamedTuple):
     """An estimate for one sequence, of a batch the mean; None where not asked for."""
     features: frozenset[Rule]
     parsed: bool
+    needed_tokens: int | None = None
+    """The most that prompt and answer of one sequence may take of the context; None where the
+    length of the body says that spec has room for them, or nobody asked."""
 
     @classmethod
     def unpeeked(cls) -> Self:
@@ -76,6 +82,30 @@ class Traits(NamedTuple):
             features=frozenset((Rule.UNPEEKED,)),
             parsed=False,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class SpecLimits:
+    """Where spec refuses a request that base takes; tokens.
+
+    A speculative server puts its drafts into the slots of the answer, and so its context is shorter
+    by them. SGLang 0.5.23 answers 400 there (TokenizerManager._validate_one_request).
+    """
+
+    context_tokens: int
+    """Of both servers."""
+    reserved_tokens: int
+
+    @classmethod
+    def of(cls, spec: Identity | None) -> Self | None:
+        """Those of *spec*; None where it reserves nothing or does not say."""
+        if spec is None or spec.context_length is None or spec.reserved_tokens == 0:
+            return None
+        return cls(spec.context_length, spec.reserved_tokens)
+
+    def exceeded_by(self, needed_tokens: int) -> bool:
+        """Whether a request that may need so many is too long for spec."""
+        return needed_tokens > self.context_tokens - self.reserved_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +133,16 @@ class Eligibility:
     rule: Rule | None
 
 
-def judge(traits: Traits, rules: Rules, adapters: frozenset[str] | None) -> Eligibility:
+def judge(
+    traits: Traits,
+    rules: Rules,
+    adapters: frozenset[str] | None,
+    limits: SpecLimits | None = None,
+) -> Eligibility:
     """Return where the request may go; *adapters* are the ids of LoRA adapters in /v1/models.
 
-    None while they are not known: then any suffix may be one. The strongest verdict wins; of
+    None while they are not known: then any suffix may be one. *limits* are those that the body was
+    peeked with; None: spec has room for all that base has room for. The strongest verdict wins; of
     equals the rule that comes first in the table.
     """
     triggered = set(traits.features)
@@ -118,6 +154,12 @@ def judge(traits: Traits, rules: Rules, adapters: frozenset[str] | None) -> Elig
         0 < rules.max_spec_prompt_tokens < traits.prompt_tokens
     ):
         triggered.add(Rule.MAX_SPEC_PROMPT_TOKENS)
+    if (
+        limits is not None
+        and traits.needed_tokens is not None
+        and limits.exceeded_by(traits.needed_tokens)
+    ):
+        triggered.add(Rule.CONTEXT_LIMIT)
     return _strongest(triggered, rules) if triggered else _ANYWHERE
 
 

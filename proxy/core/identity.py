@@ -27,6 +27,12 @@ class Identity:
     max_running_requests: int | None = None
     graph_ceiling: int | None = None
     """The largest decode batch with a CUDA graph, in sequences."""
+    speculative_num_steps: int | None = None
+    """Draft steps of one round."""
+    speculative_eagle_topk: int | None = None
+    """Branches that each draft step keeps."""
+    speculative_num_draft_tokens: int | None = None
+    """Draft tokens that one round verifies for a sequence; where they vary, the most."""
     version: str | None = None
     adapters: frozenset[str] = frozenset()
     """Names of the loaded LoRA adapters."""
@@ -37,6 +43,20 @@ class Identity:
         bounds = [b for b in (self.max_running_requests, self.graph_ceiling) if b is not None]
         return min(bounds, default=None)
 
+    @property
+    def reserved_tokens(self) -> int:
+        """Tokens of each request's context that this server keeps for its drafts.
+
+        SGLang 0.5.23, compute_num_reserved_tokens: only its EAGLE family puts drafts into the slots
+        of the answer, and needs max(topk x steps, draft tokens). 0 where it does not say how many.
+        """
+        if self.speculative_algorithm not in _RESERVING:
+            return 0
+        tree = (self.speculative_eagle_topk or 0) * (self.speculative_num_steps or 0)
+        return max(tree, self.speculative_num_draft_tokens or 0)
+
+
+_RESERVING = frozenset({"EAGLE", "EAGLE3", "NEXTN", "FROZEN_KV_MTP"})
 
 _MUST_MATCH = (
     ("model", "model"),

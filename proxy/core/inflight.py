@@ -4,12 +4,25 @@ The count is the routing signal, so there is no way to change it but through a l
 that is given back twice is a fault of ours that must be seen, not absorbed.
 """
 
+from typing import NamedTuple
+
 from proxy.core.words import UpstreamName
 from proxy.core.work import Work
 
 
 class LeaseError(RuntimeError):
     """A lease was given back twice; the count would have gone wrong."""
+
+
+class Stamp(NamedTuple):
+    """The books of one upstream at one moment; the difference of two says what was between."""
+
+    at: float
+    """Seconds, monotonic."""
+    area: float
+    """Sequences times seconds, since the start."""
+    both_seconds: float
+    """For which both upstreams had some."""
 
 
 class Lease:
@@ -20,13 +33,17 @@ class Lease:
     that an upstream in probation may have.
     """
 
-    __slots__ = ("_expected", "open", "trial", "upstream", "weight", "work")
+    __slots__ = ("_expected", "open", "stamp", "trial", "upstream", "weight", "work")
 
-    def __init__(self, upstream: UpstreamName, weight: int, work: Work, *, trial: bool) -> None:
+    def __init__(
+        self, upstream: UpstreamName, weight: int, work: Work, *, trial: bool, stamp: "Stamp"
+    ) -> None:
         self.upstream = upstream
         self.weight = weight
         self.work = work
         self.trial = trial
+        self.stamp = stamp
+        """The books when it was taken."""
         self.open = True
         self._expected = False
 
@@ -55,11 +72,13 @@ class Lease:
 class InFlight:
     """Sequences of generation in flight at each upstream, and how long both had some."""
 
-    __slots__ = ("_both_seconds", "_both_since", "base", "spec")
+    __slots__ = ("_areas", "_both_seconds", "_both_since", "_changed_at", "base", "spec")
 
     def __init__(self) -> None:
         self.spec = 0
         self.base = 0
+        self._areas = {UpstreamName.SPEC: 0.0, UpstreamName.BASE: 0.0}
+        self._changed_at = 0.0
         self._both_seconds = 0.0
         self._both_since: float | None = None
 
@@ -77,7 +96,7 @@ class InFlight:
     ) -> Lease:
         """Hold `weight` places at `upstream`, whose server's work is `work`."""
         self._change(upstream, weight, now)
-        lease = Lease(upstream, weight, work, trial=trial)
+        lease = Lease(upstream, weight, work, trial=trial, stamp=self.stamp(upstream, now))
         lease.expect(now)
         return lease
 
@@ -89,12 +108,31 @@ class InFlight:
         lease.open = False
         self._change(lease.upstream, -lease.weight, now)
 
+    def stamp(self, upstream: UpstreamName, now: float) -> Stamp:
+        """The books of `upstream` at `now`."""
+        area = self._areas[upstream] + self.at(upstream) * (now - self._changed_at)
+        return Stamp(now, area, self.both_active_seconds(now))
+
+    def alone(self, lease: Lease, now: float) -> float | None:
+        """The mean number in flight beside and with `lease` until `now`, its own upstream's.
+
+        None where the other one had work in the meantime, or no time has passed.
+        """
+        then, at_now = lease.stamp, self.stamp(lease.upstream, now)
+        if at_now.both_seconds > then.both_seconds or at_now.at <= then.at:
+            return None
+        return (at_now.area - then.area) / (at_now.at - then.at)
+
     def both_active_seconds(self, now: float) -> float:
         """Seconds until `now` in which both upstreams had generation in flight."""
         running = 0.0 if self._both_since is None else now - self._both_since
         return self._both_seconds + running
 
     def _change(self, upstream: UpstreamName, weight: int, now: float) -> None:
+        seconds = now - self._changed_at
+        self._changed_at = now
+        self._areas[UpstreamName.SPEC] += self.spec * seconds
+        self._areas[UpstreamName.BASE] += self.base * seconds
         if upstream is UpstreamName.SPEC:
             self.spec += weight
         else:

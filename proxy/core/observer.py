@@ -24,6 +24,10 @@ class Record:
     """None for our own answers."""
     reason: str | None = None
     mode: UpstreamName | None = None
+    in_flight: int | None = None
+    """Sequences over both upstreams when it was decided, its own among them."""
+    decided_at: float | None = None
+    """When its place was given; seconds, monotonic."""
     outcome: Outcome = Outcome.ABANDONED
     status: int | None = None
     """The status sent to the client; None if none was."""
@@ -70,6 +74,9 @@ class Observer(Protocol):
 
     def wanted(self, switch: Switch) -> None:
         """The controller changed its mind, and the mode does not follow: the operator holds it."""
+
+    def calibration_checked(self, faults: tuple[str, ...]) -> None:
+        """The servers are those that were calibrated, or not for these reasons."""
 
     def health_changed(
         self, upstream: UpstreamName, health: Health, cause: EjectionCause | None, detail: str

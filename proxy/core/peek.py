@@ -30,6 +30,7 @@ from proxy.core.eligibility import (
     NeutralTest,
     Rows,
     Rule,
+    SpecLimits,
     Traits,
     lax_number,
     lax_truth,
@@ -54,6 +55,13 @@ A larger one counts as unpeeked: base serves it right whatever it asks for, whil
 without features could let spec serve it wrongly. SGLang 0.5.23 refuses all such bodies itself, as
 orjson does; they only matter for engines that read as the standard library does."""
 
+_TEMPLATE_TOKENS: Final = 64
+"""What a chat template adds around a short conversation: dates and roles, some 40 tokens with
+Llama 3. In a long one it is well below the half that is added to the estimate."""
+
+_OLLAMA_ANSWER: Final = 2048
+"""SGLang 0.5.23, entrypoints/ollama/serving.py: tokens where `num_predict` is absent."""
+
 _COMPRESSED: Final = (b"\x28\xb5\x2f\xfd", b"\x1f\x8b")
 """How zstd and gzip begin, and no JSON does. SGLang can be set to read bodies in zstd
 (SGLANG_ENABLE_REQUEST_DECOMPRESSION); we inflate nothing, so such a body is unpeeked."""
@@ -77,16 +85,24 @@ class _UnreadableError(Exception):
     """Reading on would take too long; whether the body is good is open."""
 
 
-def peek(body: bytes, dialect: Dialect, *, estimate_prompt: bool) -> Traits:
-    """Return what *body* says; never raises, whatever the bytes are."""
+def peek(
+    body: bytes, dialect: Dialect, *, estimate_prompt: bool, limits: SpecLimits | None = None
+) -> Traits:
+    """Return what *body* says; never raises, whatever the bytes are.
+
+    The prompt is weighed where *estimate_prompt* asks for it, and for *limits* where the length of
+    the body alone does not say that there is room.
+    """
     try:
-        return _peek(body, dialect, estimate_prompt=estimate_prompt)
+        return _peek(body, dialect, estimate_prompt=estimate_prompt, limits=limits)
     except (RecursionError, _UnreadableError):
         # Not "does not parse": the engine's parser may nest deeper (orjson 1,024) or take longer.
         return _UNPEEKED
 
 
-def _peek(body: bytes, dialect: Dialect, *, estimate_prompt: bool) -> Traits:
+def _peek(
+    body: bytes, dialect: Dialect, *, estimate_prompt: bool, limits: SpecLimits | None
+) -> Traits:
     shape = _SHAPES[dialect]
     if body.startswith(_COMPRESSED):
         return _UNPEEKED
@@ -97,21 +113,24 @@ def _peek(body: bytes, dialect: Dialect, *, estimate_prompt: bool) -> Traits:
     features = _features(top, shape)
     batch = _prompts(top) if shape.batches else 1
     if shape.inner is None or top.sampling is None:
-        n, limit = _count(top.n), _limit(top)
+        n, answers = _count(top.n), [_limit(top)]
     else:
         inner = _sampling(top.sampling, shape.inner)
         features = features.union(*(_features(each, shape.inner) for each in inner))
         n = max((_count(each.n) for each in inner), default=1)
-        limit = _largest([_limit(each) for each in inner])
+        answers = [_limit(each) for each in inner]
+    if top.tools is not None and prompts.has_strict_tools(bytes(top.tools)):
+        features |= _STRICT_TOOLS
     stream = _value(top.stream)
     return Traits(
         min(batch * n, MAX_SEQUENCES),
         shape.streams if stream is None else lax_truth(stream),
-        limit,
+        _largest(answers),
         _model(top.model),
         _estimate(top, batch) if estimate_prompt else None,
         features,
         True,
+        None if limits is None else _needed(top, shape, answers, len(body), limits),
     )
 
 
@@ -240,7 +259,7 @@ def _prompts(body: "_Body") -> int:
 
 
 def _prompt(body: "_Body") -> Raw | None:
-    for raw in (body.prompt, body.token_ids):
+    for raw in (body.token_ids, body.prompt):
         if raw is not None and raw != _NULL:
             return raw
     return None
@@ -253,6 +272,43 @@ def _estimate(body: "_Body", sequences: int) -> int:
         if raw is not None:
             size += prompts.text_bytes(bytes(raw))
     return size // (prompts.BYTES_PER_TOKEN * sequences)
+
+
+def _needed(
+    body: "_Body",
+    shape: "_Shape",
+    answers: Sequence[int | None],
+    size: int,
+    limits: SpecLimits,
+) -> int | None:
+    """Return the most tokens that prompt and answer of one sequence may take.
+
+    None where a body of *size* bytes has room on spec whatever is in it: a token id takes two
+    bytes at least, and text is never weighed as heavily.
+    """
+    if len(answers) == 1:  # nearly always
+        answer = shape.answer if answers[0] is None else answers[0]
+    else:
+        answer = max((shape.answer if each is None else each for each in answers), default=0)
+    # An answer has a token at least: SGLang refuses a prompt that leaves room for none.
+    answer = answer or 1
+    if not limits.exceeded_by(size // 2 + shape.template + answer):
+        return None
+    return _longest_prompt(body, shape) + answer
+
+
+def _longest_prompt(body: "_Body", shape: "_Shape") -> int:
+    """Return the most tokens that the longest prompt may have: its ids, or half above estimate."""
+    raw = _prompt(body)
+    longest = b"" if raw is None else prompts.longest(bytes(raw))
+    size = prompts.text_bytes(longest)
+    if prompts.is_token_ids(longest):
+        return size // prompts.BYTES_PER_TOKEN
+    if body.system is not None:
+        size += prompts.text_bytes(bytes(body.system))
+    if body.tools is not None:
+        size += len(memoryview(body.tools))
+    return size * 3 // (2 * prompts.BYTES_PER_TOKEN) + shape.template
 
 
 _Field = bool | int | float | str | Raw | None
@@ -294,6 +350,10 @@ class _Shape:
     """Whether a list is a list of prompts."""
     streams: bool
     """What a body without `stream` gets."""
+    answer: int
+    """New tokens that SGLang takes a body without a limit to ask for; 0: as many as fit."""
+    template: int
+    """Tokens that a chat template may add around the text."""
     inner: "_Shape | None"
     """The shape of its sampling fields, where they are an object of their own."""
 
@@ -304,6 +364,7 @@ def _shape(
     *,
     batches: bool = False,
     streams: bool = False,
+    answer: int = 0,
     inner: _Shape | None = None,
 ) -> _Shape:
     """Compile *rows* and the fields read by name, written `ours=theirs`, or once where alike."""
@@ -322,6 +383,8 @@ def _shape(
         nothing=(None,) * len(rows),
         batches=batches,
         streams=streams,
+        answer=answer,
+        template=_TEMPLATE_TOKENS if named.get("prompt") in _CONVERSATIONS else 0,
         inner=inner,
     )
 
@@ -340,12 +403,14 @@ def _kind(spelling: Mapping[str, str], scalars: AbstractSet[str]) -> type[msgspe
 
 
 _NO_RULE: Final[frozenset[Rule]] = frozenset()
+_STRICT_TOOLS: Final = frozenset({Rule.STRUCTURED_OUTPUT})
 _UNPEEKED: Final = Traits.unpeeked()
 _UNPARSED: Final = _UNPEEKED._replace(stream=False, features=_NO_RULE)
 _NULL: Final = Raw(b"null")
 _ODD: Final = object()  # a value that no test finds neutral
 _LIST: Final = msgspec.json.Decoder(list[Raw])
 
+_CONVERSATIONS: Final = frozenset({"messages", "input"})
 _NAMED_SCALARS: Final = frozenset({"stream", "model", "n", "limit", "old_limit"})
 
 _SAMPLING: Final = _shape(ROWS, "n limit=max_new_tokens")
@@ -353,10 +418,11 @@ _OPTIONS: Final = _shape(OLLAMA_ROWS, "limit=num_predict")
 _SHAPES: Final = {
     Dialect.OPENAI_CHAT: _shape(
         ROWS,
-        "stream model n limit=max_completion_tokens old_limit=max_tokens prompt=messages tools",
+        "stream model n limit=max_completion_tokens old_limit=max_tokens"
+        " prompt=messages token_ids=input_ids tools",
     ),
     Dialect.OPENAI_COMPLETIONS: _shape(
-        ROWS, "stream model n limit=max_tokens prompt", batches=True
+        ROWS, "stream model n limit=max_tokens prompt", batches=True, answer=16
     ),
     Dialect.OPENAI_RESPONSES: _shape(
         RESPONSES_ROWS,
@@ -376,9 +442,14 @@ _SHAPES: Final = {
         OLLAMA_ROWS,
         "stream model sampling=options prompt=messages tools",
         streams=True,
+        answer=_OLLAMA_ANSWER,
         inner=_OPTIONS,
     ),
     Dialect.OLLAMA_GENERATE: _shape(
-        OLLAMA_ROWS, "stream model sampling=options prompt system", streams=True, inner=_OPTIONS
+        OLLAMA_ROWS,
+        "stream model sampling=options prompt system",
+        streams=True,
+        answer=_OLLAMA_ANSWER,
+        inner=_OPTIONS,
     ),
 }

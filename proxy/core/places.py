@@ -1,10 +1,13 @@
 """What a request is given and what it leaves behind: its place, its ticket, its evidence."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
+from proxy.core.curves import Curve
 from proxy.core.eligibility import Rules
+from proxy.core.fingerprint import Fingerprint
 from proxy.core.health import HealthRules
 from proxy.core.inflight import Lease
 from proxy.core.modes import Thresholds
@@ -32,6 +35,12 @@ class Settings:
     """What the pair is set to; sequences and seconds."""
 
     thresholds: Thresholds
+    made_for: Mapping[UpstreamName, Fingerprint]
+    """The servers that the thresholds were measured on; empty where they are given by hand."""
+    curves: Mapping[UpstreamName, Curve]
+    """How fast those servers were; empty where nothing is known."""
+    expected_tokens: float | None
+    """L-hat until responses tell: output tokens of a sequence; None while nothing is known."""
     health: HealthRules
     rules: Rules
     spec_cap: int | None
@@ -43,6 +52,19 @@ class Settings:
     wait_for_upstream: float
 
 
+class Answer(NamedTuple):
+    """What an answer says of itself by its usage; None where it says nothing."""
+
+    output_tokens: int | None
+    """Over all its sequences."""
+    seconds_per_token: float | None
+    """Of one sequence, after its first token."""
+
+
+UNTOLD = Answer(None, None)
+"""Of an answer without usage, or of none."""
+
+
 class Place(NamedTuple):
     """A place at an upstream, counted."""
 
@@ -50,6 +72,10 @@ class Place(NamedTuple):
     reason: str
     mode: UpstreamName
     lease: Lease
+    in_flight: int
+    """Sequences over both upstreams when it was decided, its own among them."""
+    at: float
+    """When it was decided."""
 
 
 class Waiter(Protocol):

@@ -10,7 +10,15 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-__all__ = ["BYTES_PER_TOKEN", "count", "count_embedded", "text_bytes"]
+__all__ = [
+    "BYTES_PER_TOKEN",
+    "count",
+    "count_embedded",
+    "has_strict_tools",
+    "is_token_ids",
+    "longest",
+    "text_bytes",
+]
 
 BYTES_PER_TOKEN: Final = 4  # docs/configuration.md, max_spec_prompt_tokens
 
@@ -25,6 +33,8 @@ _QUOTE: Final = b'\\"'
 # Possessive: giving back megabytes of white space, one by one, takes ten times as long.
 _FIRST: Final = re.compile(rb"\[\s*+([\"\[])")
 _TOKEN_IDS: Final = re.compile(rb"\[[\s\[]*+[-\d]")
+_ONE_OF_IDS: Final = re.compile(rb"\[\s*+[-\d]")
+_STRICT: Final = re.compile(rb'"strict"\s*+:\s*+[t1"]')
 _BATCHED_EMBEDDINGS: Final = re.compile(rb"\[\s*+\[\s*+\[")
 
 
@@ -41,6 +51,7 @@ class _Item(msgspec.Struct, gc=False):
 
 
 _ITEMS: Final = msgspec.json.Decoder(list[_Item])
+_EACH: Final = msgspec.json.Decoder(list[Raw])
 
 
 def count(prompt: bytes) -> int:
@@ -57,6 +68,30 @@ def count(prompt: bytes) -> int:
 def count_embedded(embeddings: bytes) -> int:
     """Return how many prompts there are, each a list of vectors."""
     return embeddings.count(b"[[") if _BATCHED_EMBEDDINGS.match(embeddings) else 1
+
+
+def longest(prompt: bytes) -> bytes:
+    """Return the longest prompt of a batch, or *prompt* itself where it is none or very large."""
+    if not _FIRST.match(prompt) or count(prompt) > _MAX_ITEMS:
+        return prompt
+    try:
+        return max(map(bytes, _EACH.decode(prompt)), key=len)
+    except msgspec.DecodeError:
+        return prompt
+
+
+def is_token_ids(prompt: bytes) -> bool:
+    """Whether it is one list of token ids, which says exactly how many there are."""
+    return _ONE_OF_IDS.match(prompt) is not None
+
+
+def has_strict_tools(tools: bytes) -> bool:
+    """Whether a tool's calls are held to its schema.
+
+    SGLang writes a grammar for those even where the model may choose not to call
+    (FunctionCallParser.get_structure_constraint).
+    """
+    return b'"strict"' in tools and _STRICT.search(tools) is not None
 
 
 def text_bytes(prompt: bytes) -> int:

@@ -23,6 +23,7 @@ class Reason(StrEnum):
     OVERRIDE = "override"
     MODE = "mode"
     FULL = "full"
+    SPILL = "spill"
     UNCALIBRATED = "uncalibrated"
     RETRY = "retry"
 
@@ -71,6 +72,8 @@ class Pair(NamedTuple):
     calibrated: bool
     places: int
     """Sequences that may still be admitted over both upstreams."""
+    spill: float | None
+    """Sequences on spec above which the rest goes to base, on GPUs of its own; None: shared."""
 
 
 class Decision(NamedTuple):
@@ -117,10 +120,27 @@ def decide(need: Need, pair: Pair) -> Decision | Wait | Never:
         return _placed(need, BASE, pair.base, _why_not(need, pair.spec))
     if not base:
         return _placed(need, SPEC, pair.spec, _why_not(need, pair.base))
+    return _either(need, pair)
+
+
+def _either(need: Need, pair: Pair) -> Decision | Wait:
+    """With both usable: where it should go, and the cap."""
     name, reason = _wish(need, pair)
     if name is SPEC and not _fits(need, pair.spec):
         return _placed(need, BASE, pair.base, Reason.FULL)
+    if reason == Reason.MODE and pair.spill is not None:
+        return _spilled(need, pair, pair.spill)
     return _placed(need, name, pair.spec if name is SPEC else pair.base, reason)
+
+
+def _spilled(need: Need, pair: Pair, most: float) -> Decision | Wait:
+    """On GPUs of their own both serve: spec as many as it is best for, base the rest."""
+    if pair.mode is SPEC and pair.spec.in_flight + need.weight <= most:
+        return Decision(SPEC, Reason.MODE)
+    if not has_room(need, pair.base) and _fits(need, pair.spec):
+        return Decision(SPEC, Reason.FULL)  # it takes nothing from a base that is full
+    reason = Reason.SPILL if pair.mode is SPEC else Reason.MODE
+    return _placed(need, BASE, pair.base, reason)
 
 
 def _why_not(need: Need, view: View) -> Reason:

@@ -27,6 +27,13 @@ class Control(StrEnum):
     OBSERVE = "observe"  # decides and logs, sends all to base
 
 
+class Topology(StrEnum):
+    """Whether the two servers share their GPUs."""
+
+    SHARED = "shared"  # one mode at a time
+    SEPARATE = "separate"  # both at once: what spec has no room for spills to base
+
+
 class AdminState(StrEnum):
     """What the operator has said about an upstream."""
 

@@ -16,6 +16,7 @@ from typing import cast
 from proxy.core.endpoints import Endpoint, Kind, find
 from proxy.core.http import header
 from proxy.core.keys import presented
+from proxy.core.observer import Record
 from proxy.core.refusals import RETRY_AFTER_BUSY
 from proxy.core.words import Outcome
 from proxy.data.front import Front
@@ -78,6 +79,11 @@ class ClientConnection(asyncio.Protocol):
         """What was unsent when an idle client was last looked at; inf before."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
+
+    @property
+    def decision(self) -> Record | None:
+        """The record so far of the request that is being answered, if it has a place."""
+        return None if self._relay is None else self._relay.account.decision()
 
     # asyncio
 

@@ -1,6 +1,6 @@
 """What all client connections share: the pair, the pools, the limits, what is held together."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING
@@ -88,6 +88,10 @@ class Front:
         """Clients whose request is open, or who have not taken all of their answer."""
         return sum(client.unfinished for client in self.connections)
 
+    def running(self) -> Iterator[Record]:
+        """What has a place now, as far as it has come."""
+        return (found for each in self.connections if (found := each.decision) is not None)
+
     def opened(self) -> None:
         """A request has begun; `closed` ends it."""
         self.open_requests += 1
@@ -109,12 +113,18 @@ class Front:
             return PLAIN
         if len(body) > self.limits.max_peek_bytes:
             return Traits.unpeeked()
-        return peek(body, endpoint.dialect, estimate_prompt=self.estimates_prompts)
+        return peek(
+            body,
+            endpoint.dialect,
+            estimate_prompt=self.estimates_prompts,
+            limits=self.dispatcher.spec_limits,
+        )
 
     def need(self, endpoint: Endpoint, traits: Traits, override: bytes | None) -> Need:
         """What the decision needs to know of a request with these `traits`."""
         if endpoint.kind is Kind.GENERATION:
-            eligibility = judge(traits, self.dispatcher.settings.rules, self.dispatcher.adapters)
+            pair = self.dispatcher
+            eligibility = judge(traits, pair.settings.rules, pair.adapters, pair.spec_limits)
             return Need(traits.sequences, eligibility, self._override(override))
         if endpoint.kind is Kind.STATE:
             return Need(0, _STATE)

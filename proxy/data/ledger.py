@@ -93,6 +93,25 @@ class Account:
         if self.notes_answer and self.response_bytes <= MAX_NOTED_BYTES:
             self._noted += pieces
 
+    def decision(self) -> Record | None:
+        """The record so far of one that has a place; None without."""
+        if self.place is None or self.endpoint is None:
+            return None
+        record = Record(
+            request_id=self.request_id.decode("ascii"),
+            endpoint=self.endpoint.template,
+            method=self.method,
+        )
+        self._add_place(record, self.place)
+        return record
+
+    def _add_place(self, record: Record, place: Place) -> None:
+        record.upstream = place.upstream
+        record.reason = place.reason
+        record.mode = place.mode
+        record.in_flight = place.in_flight
+        record.decided_at = place.at
+
     def answered(
         self, outcome: Outcome, status: int, now: float, *, code: str | None = None
     ) -> Record:
@@ -134,9 +153,7 @@ class Account:
             midstream=refusal is not None and self.status is not None,
         )
         if self.place is not None:
-            record.upstream = self.place.upstream
-            record.reason = self.place.reason
-            record.mode = self.place.mode
+            self._add_place(record, self.place)
         self._add_times(record, exchange, now)
         self._add_tokens(record, exchange)
         return record

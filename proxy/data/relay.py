@@ -11,7 +11,7 @@ from typing import ClassVar, Protocol
 from proxy.core.answers import error_event
 from proxy.core.endpoints import Endpoint
 from proxy.core.http import Framing, client_head, decision_lines, engine_head, header
-from proxy.core.places import Place, Ticket
+from proxy.core.places import UNTOLD, Answer, Place, Ticket
 from proxy.core.refusals import RETRY_AFTER_BUSY
 from proxy.core.words import Outcome, RetryCause
 from proxy.data import events as ev
@@ -335,12 +335,15 @@ class Relay:
         """Give back what the request held, and tell of it; only then is the client told."""
         front = self._front
         self._let_body_go()
+        told = UNTOLD
         try:
             self._let_engine_go()  # it is still here only if letting it go has failed within us
-            front.closed(self.account.closed(command, self.exchange, now))
+            record = self.account.closed(command, self.exchange, now)
+            told = Answer(record.output_tokens, record.seconds_per_token)
+            front.closed(record)
         finally:
             if command.place is not None:  # last: who gets the place is told within this call
-                front.dispatcher.end(command.place.lease, command.evidence, now)
+                front.dispatcher.end(command.place.lease, command.evidence, now, told)
         if command.outcome is Outcome.ABANDONED:
             self._client.request_over()
 

@@ -108,6 +108,9 @@ class Counters:
     verified_tokens: int = 0
     """Tokens that those rounds yielded."""
     accepted_drafts: int = 0
+    decode_moments: tuple[float, float, float, float, float, float] = (0.0,) * 6
+    """Sums over decode steps, as SGLang has them: 1, batch size b, time t in microseconds (as if
+    alone on the GPU), b^2, b t, tokens yielded (also those past an end)."""
     finished: int = 0
     aborted: int = 0
     refused: int = 0
@@ -260,9 +263,25 @@ class Engine:
             self.counters.prefill_seconds += step.work.seconds
             return [self._fill(one, at) for one in batch]
         before = self.counters.output_tokens
+        drafts_before = self.counters.accepted_drafts
         happened: list[Happening] = [self._decode(one, at) for one in batch]
         self.meter.count(self.counters.output_tokens - before, at)
+        self._count_step(step, len(batch), self.counters.accepted_drafts - drafts_before)
         return happened
+
+    def _count_step(self, step: _Step, size: int, accepted: int) -> None:
+        if not size:  # all of them left meanwhile
+            return
+        micros = step.work.seconds * 1e6
+        count, sizes, times, squares, products, tokens = self.counters.decode_moments
+        self.counters.decode_moments = (
+            count + 1.0,
+            sizes + size,
+            times + micros,
+            squares + size * size,
+            products + size * micros,
+            tokens + size + accepted,
+        )
 
     def _fill(self, one: _Running, at: float) -> Emitted:
         self.counters.prefilled_tokens += one.sequence.prompt_tokens

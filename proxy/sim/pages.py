@@ -235,7 +235,7 @@ def loads(card: Card, load: Load, now: float) -> Answer:
         "utilization": 0.0,
         "total_prefill_uncached_tokens": counters.prefilled_tokens,
         "total_prefill_busy_us": int(counters.prefill_seconds * 1e6),
-        "decode_moments": None,
+        "decode_moments": counters.decode_moments if counters.decode_moments[0] else None,
         "memory": {
             "weight_gb": _WEIGHT_GB,
             "kv_cache_gb": round(load.limits.max_total_tokens * _KV_GB_PER_TOKEN, 3),

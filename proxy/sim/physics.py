@@ -6,7 +6,7 @@ GPU by this project: rankings are what a simulation can be trusted with, not sec
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from random import Random
 from types import MappingProxyType
@@ -98,6 +98,9 @@ class Profile:
     """Tokens verified for one sequence in one round; with a tree more than k + 1."""
     prefill_per_token: float
     """p: seconds for one prompt token."""
+    saturation: int = 48
+    """Sequences in flight at which the plain engine counts as saturated: where workloads take its
+    capacity ("Capacity")."""
 
     def cost(self, engine: UpstreamName) -> StepCost:
         """The step of this engine."""
@@ -123,9 +126,51 @@ FOUNDING: Final = Profile(
     # Of p nothing is known. This one makes the saturated speculative engine (1155 tokens in, 211
     # out, 48 at once) deliver the 317 tok/s of an earlier simulation.
     prefill_per_token=0.000055,
+    saturation=48,
 )
 
-PROFILES: Final[Mapping[str, Profile]] = MappingProxyType({FOUNDING.name: FOUNDING})
+_H100: Final = StepCost(
+    # 8 billion parameters in 16 bits, from the data sheet of the GPU ("8B on one H100").
+    host=0.00035,
+    weights=0.00599,
+    per_token=27.1e-6,
+    per_context_token=48.9e-9,
+    per_sequence=20e-6,
+)
+
+TREE: Final = Profile(
+    name="tree",
+    base=_H100,
+    # 32 tokens verified for each sequence, 5 draft steps of 0.43 ms (SGLang #4247). The 2 ms and
+    # 60 us that a round adds and tau are fitted to a crossover at 23 and to the ladder of mean
+    # times of an earlier simulation ("The tree profile").
+    spec=replace(_H100, tokens_per_sequence=32, fixed=5 * 0.00043 + 0.002, per_sequence=80e-6),
+    acceptance_length=3.4,
+    draft_steps=5,
+    draft_topk=8,
+    draft_tokens=32,
+    # c: a prompt is computed at the same arithmetic rate.
+    prefill_per_token=27.1e-6,
+    saturation=96,
+)
+
+CHAIN: Final = Profile(
+    name="chain",
+    base=_H100,
+    # f0 2.5 ms, f1 93 us and tau 2.8 are fitted to the EAGLE-3 paper's table for SGLang ("The
+    # chain profile").
+    spec=replace(_H100, tokens_per_sequence=4, fixed=3 * 0.00043 + 0.0025, per_sequence=113e-6),
+    acceptance_length=2.8,
+    draft_steps=3,
+    draft_topk=1,
+    draft_tokens=4,
+    prefill_per_token=27.1e-6,
+    saturation=96,
+)
+
+PROFILES: Final[Mapping[str, Profile]] = MappingProxyType(
+    {profile.name: profile for profile in (FOUNDING, TREE, CHAIN)}
+)
 """By name, for the command line."""
 
 

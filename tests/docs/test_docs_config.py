@@ -90,6 +90,7 @@ def test_every_variable_and_key_that_the_text_names_exists() -> None:
         ("ejection cause", words.EjectionCause),
         ("outcome", words.Outcome),
         ("switch reason", words.SwitchReason),
+        ("topology", words.Topology),
         ("retry cause", words.RetryCause),
     ],
 )
@@ -109,4 +110,4 @@ def test_reasons() -> None:
 def test_no_closed_set_is_left_out() -> None:
     """A set that is added to the shared words needs a table."""
     sets = {each for each in vars(words).values() if isinstance(each, type)} - {StrEnum}
-    assert len(sets) == 8
+    assert len(sets) == 9

@@ -9,12 +9,20 @@ from prometheus_client.parser import text_string_to_metric_families
 from proxy.control.engine import Findings, Load, Reading
 from proxy.control.metrics import Metrics, Sources
 from proxy.core.dispatch import Dispatcher
+from proxy.core.signals import EngineSignals
 from proxy.core.words import UpstreamName
+from tests.harness.calibrations import FOUNDING
 from tests.harness.pair import SETTINGS as PAIR_SETTINGS
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 ROW = re.compile(r"^\| `(specswitch_\w+)` \| (\w+) \| ([^|]*)\| ([^|]+) \|$", re.MULTILINE)
-SETTINGS = replace(PAIR_SETTINGS, spec_cap=None)
+SETTINGS = replace(
+    PAIR_SETTINGS,
+    spec_cap=None,
+    thresholds=replace(PAIR_SETTINGS.thresholds, crossover_rate=230.0),
+    expected_tokens=200.0,
+    curves={UpstreamName.SPEC: FOUNDING.servers.spec.decode.curve},
+)
 
 Described = dict[str, tuple[str, frozenset[str]]]
 
@@ -23,13 +31,21 @@ def scraped() -> Described:
     """Every metric of a pair of which everything is known, with its type and labels."""
     metrics = Metrics("1.2.3")
     reading = Reading(Load(running=1, waiting=1, token_usage=0.5), at=0.0, stale_after=6.0)
+    signals = EngineSignals(
+        waiting=1, token_usage=0.5, acceptance_length=2.5, at=0.0, age_seconds=0.0
+    )
     sources = Sources(
         open_requests=lambda: 0,
         connections=lambda _: (0, 0),
-        findings=lambda: {name: Findings(reading=reading) for name in UpstreamName},
+        findings=lambda: {
+            name: Findings(reading=reading, signals=signals) for name in UpstreamName
+        },
         dropped_lines=lambda: 0,
     )
-    metrics.watch(Dispatcher(SETTINGS, metrics, now=0.0), sources, clock=lambda: 0.0)
+    dispatcher = Dispatcher(SETTINGS, metrics, now=0.0)
+    for _ in range(20):
+        dispatcher.drift[UpstreamName.SPEC].add(0.01, 1.0)
+    metrics.watch(dispatcher, sources, clock=lambda: 0.0)
     found: Described = {}
     for family in text_string_to_metric_families(metrics.render()[0].decode()):
         labels = {label for sample in family.samples for label in sample.labels} - {"le"}

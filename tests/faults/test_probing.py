@@ -117,7 +117,7 @@ async def test_probes_ask_for_nothing_that_generates(*, has_ready: bool) -> None
         requests, probes = len(spec.requests), spec.probes
         await it.until(lambda: spec.probes > probes + 10, "it is probed in probation")
 
-        free = {"/ready", "/server_info", "/v1/models", "/v1/loads"}
+        free = {"/ready", "/server_info", "/v1/models", "/v1/loads", "/metrics"}
         assert set(spec.paths) == free
         assert len(spec.requests) == requests
 

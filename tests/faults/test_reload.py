@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 import trustme
 
+from proxy.calibration import Calibration, Servers, dump
 from proxy.config import Config
+from proxy.core.fingerprint import fingerprint_of
 from proxy.core.words import Control, Health, UpstreamName
 from proxy.errors import ConfigError
+from tests.harness.calibrations import FOUNDING
 from tests.harness.client import CHAT, CHAT_STREAM, RawClient, get, post
 from tests.harness.running import Rig, rig, until
 from tests.harness.upstream import (
@@ -321,3 +324,72 @@ async def test_a_file_that_hangs_keeps_nobody(monkeypatch: pytest.MonkeyPatch) -
         it.app._load = source
         assert await it.app.reload() == ()
         never.set()
+
+
+# Calibration
+
+
+def of_this_pair(it: Rig) -> Calibration:
+    """One that was made on the pair that is there."""
+    servers = {}
+    for name in UpstreamName:
+        identity = it.app.dispatcher.upstream(name).identity
+        assert identity is not None
+        found = FOUNDING.server(name)
+        servers[name.value] = found.model_copy(update={"fingerprint": fingerprint_of(identity)})
+    return FOUNDING.model_copy(update={"servers": Servers(**servers)})
+
+
+async def test_a_calibration_that_was_made_meanwhile_is_gone_by(tmp_path: Path) -> None:
+    """The same key names another content: it counts as changed, and speculation begins."""
+    file = tmp_path / "calibration.json"
+    async with rig(policy__crossover=0.0, policy__calibration=str(file)) as it:
+        assert await served_by(it) == "base"
+        file.write_text(dump(of_this_pair(it)), encoding="utf-8")
+        assert await it.app.reload() == ("policy.calibration",)
+        assert await served_by(it) == "spec"
+        assert it.metric("crossover_in_flight") == 3.1
+        assert it.metric("crossover_tokens_per_second") == 232.0
+        assert it.metric("calibration_valid") == 1
+        assert await it.app.reload() == ()
+        file.unlink()
+        assert await it.app.reload() == ("policy.calibration",)
+        assert await served_by(it) == "base"
+        assert it.metric("calibration_valid") == 0
+
+
+@pytest.mark.parametrize("content", ["{", "{}", '{"version": 99}'])
+async def test_a_bad_calibration_changes_nothing(tmp_path: Path, content: str) -> None:
+    """A half-written or a foreign file is refused by its key, and what was gone by stays."""
+    file = tmp_path / "calibration.json"
+    async with rig(policy__crossover=0.0, policy__calibration=str(file)) as it:
+        file.write_text(dump(of_this_pair(it)), encoding="utf-8")
+        await it.app.reload()
+        file.write_text(content, encoding="utf-8")
+        with pytest.raises(ConfigError) as raised:
+            await it.app.reload()
+        ((key, _),) = raised.value.findings
+        assert key == "policy.calibration"
+        assert await served_by(it) == "spec"
+
+
+async def test_a_calibration_of_other_servers_sends_all_to_base(tmp_path: Path) -> None:
+    """Loudly: in the log, in the reason, in the metrics and in the state."""
+    file = tmp_path / "calibration.json"
+    file.write_text(dump(FOUNDING), encoding="utf-8")
+    async with rig(policy__crossover=0.0, policy__calibration=str(file)) as it:
+        client = await it.client()
+        client.send(ASKING)
+        answer = await client.response()
+        assert answer.header("x-specswitch-upstream") == "base"
+        assert answer.header("x-specswitch-reason") == "uncalibrated"
+        assert it.metric("calibration_valid") == 0
+
+
+async def test_a_bad_calibration_keeps_it_from_starting(tmp_path: Path) -> None:
+    """Whoever starts it is there to see the error."""
+    file = tmp_path / "calibration.json"
+    file.write_text("{", encoding="utf-8")
+    with pytest.raises(ConfigError, match="is not JSON"):
+        async with rig(policy__crossover=0.0, policy__calibration=str(file)):
+            pass

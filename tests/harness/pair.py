@@ -15,12 +15,14 @@ from proxy.core.modes import Switch, Thresholds
 from proxy.core.observer import Record
 from proxy.core.places import Evidence, Place, Settings, Ticket
 from proxy.core.route import Need
+from proxy.core.tolerance import Bounds
 from proxy.core.words import (
     AdminState,
     Control,
     EjectionCause,
     Health,
     RetryCause,
+    Topology,
     UpstreamName,
 )
 from proxy.errors import Refusal
@@ -29,8 +31,19 @@ SPEC, BASE = UpstreamName.SPEC, UpstreamName.BASE
 _BOUNDS = {Rule.SHORT_OUTPUT_TOKENS, Rule.MAX_SPEC_PROMPT_TOKENS}
 
 SETTINGS = Settings(
+    made_for={},
+    curves={},
+    expected_tokens=None,
     thresholds=Thresholds(
         crossover=4.0,
+        crossover_rate=None,
+        topology=Topology.SHARED,
+        tolerance=Bounds(1.5, 0.5, 3.0),
+        rate_up=1.3,
+        rate_down=0.9,
+        fast_window=5.0,
+        slow_window=30.0,
+        least_acceptance=0.0,
         gate_factor=0.25,
         count_window=10.0,
         return_dwell=10.0,
@@ -96,6 +109,7 @@ class Recorder:
     retries: list[RetryCause] = field(default_factory=list)
     switches: list[Switch] = field(default_factory=list)
     wishes: list[Switch] = field(default_factory=list)
+    calibrations: list[tuple[str, ...]] = field(default_factory=list)
     health: list[tuple[UpstreamName, Health, EjectionCause | None, str]] = field(
         default_factory=list
     )
@@ -121,6 +135,10 @@ class Recorder:
     def wanted(self, switch: Switch) -> None:
         """Keep it."""
         self.wishes.append(switch)
+
+    def calibration_checked(self, faults: tuple[str, ...]) -> None:
+        """Keep it."""
+        self.calibrations.append(faults)
 
     def health_changed(
         self, upstream: UpstreamName, health: Health, cause: EjectionCause | None, detail: str

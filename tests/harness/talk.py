@@ -8,7 +8,7 @@ A test reads as what was said:
 
 from typing import NamedTuple, Self
 
-from proxy.core.inflight import Lease
+from proxy.core.inflight import InFlight
 from proxy.core.peek import Dialect
 from proxy.core.places import Evidence, Place
 from proxy.core.sse import StreamWatch
@@ -60,7 +60,8 @@ DONE = b"data: [DONE]\n\n"
 
 def place(upstream: UpstreamName) -> Place:
     """A place at `upstream`."""
-    return Place(upstream, "mode", upstream, Lease(upstream, 1, Work(), trial=False))
+    lease = InFlight().take(upstream, 1, Work(), trial=False, now=START)
+    return Place(upstream, "mode", upstream, lease, 1, START)
 
 
 AT_SPEC, AT_BASE = place(SPEC), place(BASE)

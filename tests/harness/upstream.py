@@ -301,7 +301,9 @@ class ScriptedUpstream:
         path = request.path
         if path == "/v1/models" and request.header("user-agent") == "specswitch":
             return reply(b'{"object":"list","data":[]}')
-        if not path.startswith(("/ready", "/server_info", "/get_server_info", "/v1/loads")):
+        if not path.startswith(
+            ("/ready", "/server_info", "/get_server_info", "/v1/loads", "/metrics")
+        ):
             return None
         if path.startswith("/ready"):
             return reply(b"", status="200 OK" if self.ready else "503 Service Unavailable")

@@ -8,12 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from proxy.core.inflight import Lease
 from proxy.core.peek import Dialect
-from proxy.core.places import Place
 from proxy.core.sse import StreamWatch
 from proxy.core.words import Outcome, RetryCause, UpstreamName
-from proxy.core.work import Work
 from proxy.data.events import (
     Answer,
     Ask,
@@ -46,7 +43,7 @@ from proxy.data.events import (
 )
 from proxy.data.exchange import Exchange, State
 from proxy.errors import Overloaded
-from tests.harness.talk import TIMEOUTS
+from tests.harness.talk import TIMEOUTS, place
 
 PIECES = st.sampled_from(
     (
@@ -99,7 +96,7 @@ class Book:
         """A place; for a retry at the other upstream."""
         held = self.exchange.place
         name = UpstreamName.SPEC if held is None else held.upstream.other
-        return Placed(Place(name, "mode", name, Lease(name, 1, Work(), trial=False)))
+        return Placed(place(name))
 
     def tell(self, event: Event) -> None:
         """Tell the exchange, and note what it commands in turn."""

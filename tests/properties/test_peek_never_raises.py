@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.eligibility import ROWS, Rule, Rules, Verdict, judge
+from proxy.core.eligibility import ROWS, Rule, Rules, SpecLimits, Verdict, judge
 from proxy.core.peek import MAX_SEQUENCES, Dialect, peek
 
 NAMES = sorted(
@@ -57,11 +57,14 @@ DIALECTS = st.sampled_from(list(Dialect))
 BOUNDS = {Rule.SHORT_OUTPUT_TOKENS, Rule.MAX_SPEC_PROMPT_TOKENS}
 RULES = Rules(dict.fromkeys(set(Rule) - BOUNDS, Verdict.BASE), 1, 1000)
 
+TIGHT = SpecLimits(context_tokens=8, reserved_tokens=4)
+"""So tight that nearly every prompt is weighed."""
+
 
 def check(body: bytes, dialect: Dialect) -> None:
     """Peek and judge, and see that the answer is one."""
-    for estimate_prompt in (True, False):
-        traits = peek(body, dialect, estimate_prompt=estimate_prompt)
+    for estimate_prompt, limits in ((True, TIGHT), (False, TIGHT), (False, None)):
+        traits = peek(body, dialect, estimate_prompt=estimate_prompt, limits=limits)
 
         assert 1 <= traits.sequences <= MAX_SEQUENCES
         assert isinstance(traits.stream, bool)
@@ -69,7 +72,8 @@ def check(body: bytes, dialect: Dialect) -> None:
         assert traits.model is None or len(traits.model) <= 256
         assert traits.prompt_tokens is None or 0 <= traits.prompt_tokens <= len(body)
         assert traits.features <= set(Rule)
-        assert judge(traits, RULES, frozenset({"sql"})).verdict in Verdict
+        assert judge(traits, RULES, frozenset({"sql"}), limits).verdict in Verdict
+        assert traits.needed_tokens is None or traits.needed_tokens > 0
 
 
 @given(st.binary(max_size=300), DIALECTS)

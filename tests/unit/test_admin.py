@@ -14,7 +14,9 @@ import httpx2
 import pytest
 from fastapi import FastAPI
 
+from proxy.calibration import Calibration
 from proxy.control.admin import AdminServer, _listen, build_admin
+from proxy.control.decisions import Decisions
 from proxy.control.engine import Findings, Load, Reading
 from proxy.control.guard import MAX_BODY_BYTES
 from proxy.control.metrics import Metrics
@@ -23,6 +25,7 @@ from proxy.core.dispatch import Dispatcher
 from proxy.core.identity import Identity
 from proxy.core.words import AdminState, Control, UpstreamName
 from proxy.errors import ConfigError
+from tests.harness.calibrations import FOUNDING
 from tests.harness.pair import SETTINGS as PAIR_SETTINGS
 
 SPEC, BASE = UpstreamName.SPEC, UpstreamName.BASE
@@ -40,6 +43,7 @@ class Scene:
 
     def __init__(self, *, crossover: float | None = 5.0, token: str | None = None) -> None:
         self.now = 100.0
+        self.calibration: Calibration | None = None
         self.metrics = Metrics("1.2.3")
         thresholds = replace(SETTINGS.thresholds, crossover=crossover)
         settings = replace(SETTINGS, thresholds=thresholds)
@@ -53,6 +57,7 @@ class Scene:
             lambda: {
                 name: Known(url=url, findings=self.findings[name]) for name, url in urls.items()
             },
+            calibration=lambda: self.calibration,
             clock=lambda: self.now,
             wall=lambda: LATER,
         )
@@ -65,6 +70,7 @@ class Scene:
             reload=self.reload,
             token=lambda: self.token,
             known_hosts={"admin.example"},
+            decisions=Decisions(clock=lambda: self.now, wall=lambda: LATER),
         )
         transport = httpx2.ASGITransport(app=self.app, raise_app_exceptions=False)
         self.client = httpx2.AsyncClient(transport=transport, base_url="http://localhost:8001")
@@ -156,6 +162,7 @@ async def test_state_of_a_pair_of_which_nothing_is_known(scene: Scene) -> None:
         "mode": "base",
         "mode_wanted": "base",
         "mode_reason": "health",
+        "topology": "shared",
         "control": "auto",
         "control_set_by": "configuration",
         "control_set_at": "2026-11-29T12:00:00Z",
@@ -174,6 +181,37 @@ async def test_state_of_a_pair_of_which_nothing_is_known(scene: Scene) -> None:
         "version": "1.2.3",
         "started": "2026-11-29T12:00:00Z",
     }
+
+
+async def test_state_of_a_calibrated_pair(scene: Scene) -> None:
+    """What is decided by, whether it counts, and how far the servers have drifted from it."""
+    scene.calibration = FOUNDING
+    thresholds = replace(SETTINGS.thresholds, crossover=3.1, crossover_rate=232.0)
+    settings = replace(
+        SETTINGS,
+        thresholds=thresholds,
+        expected_tokens=100.0,
+        curves={SPEC: FOUNDING.servers.spec.decode.curve},
+        made_for={SPEC: {"model": "another"}},
+    )
+    scene.dispatcher.apply(settings, renewed=set(), control=Control.AUTO, now=scene.now)
+
+    state = (await scene.client.get("/admin/state")).json()
+    assert state["crossover"] == {"in_flight": 3.1, "tokens_per_second": 232.0}
+    assert state["offered"] == {"fast": 0.0, "slow": 0.0}
+    assert state["calibration"] == {
+        "created": "2026-11-29T12:00:00Z",
+        "verdict": "crossover",
+        "sentence": "crossover in [2.9, 3.4]",
+        "valid": True,
+        "faults": [],
+        "drift": {"spec": None, "base": None},
+    }
+    scene.probe(SPEC, BASE)
+    state = (await scene.client.get("/admin/state")).json()
+    assert state["mode_reason"] == "uncalibrated"
+    assert state["calibration"]["valid"] is False
+    assert state["calibration"]["faults"] == ["spec: model is unknown, calibrated with another"]
 
 
 async def test_state_of_an_upstream(scene: Scene) -> None:
@@ -236,6 +274,7 @@ async def test_the_api_is_described(scene: Scene) -> None:
         "/readyz",
         "/metrics",
         "/admin/state",
+        "/admin/decisions",
         "/admin/control",
         "/admin/upstreams/{name}",
         "/admin/reload",

@@ -221,7 +221,7 @@ def test_an_unknown_profile_is_said(name: str) -> None:
     """With those that there are."""
     result = run(name, "--profile", "nope")
     assert result.exit_code == 2
-    assert result.stderr == "--profile: must be founding, is 'nope'\n"
+    assert result.stderr == "--profile: must be one of founding, tree, chain, is 'nope'\n"
 
 
 def test_an_impossible_pair_is_said() -> None:
@@ -307,3 +307,13 @@ def test_how_a_command_ends(
     """Each way to end has its exit code and its words."""
     assert _run(_ends(error)) == code
     assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize("check", [[], ["--check"]])
+def test_a_bad_calibration_is_a_bad_configuration(check: list[str], tmp_path: Path) -> None:
+    """Said by its key before anything is opened."""
+    file = tmp_path / "calibration.json"
+    file.write_text("{", encoding="utf-8")
+    result = run("serve", "--calibration", str(file), *check)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"policy.calibration: {file} is not JSON")

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from proxy.core.modes import Load, Spec
 from proxy.core.places import Settings, Ticket
 from proxy.core.words import (
     AdminState,
@@ -169,7 +170,7 @@ def test_those_waiting_come_first_when_time_changes_the_mode() -> None:
     pair.control(Control.BASE)
     held = pair.place()
     pair.control(Control.AUTO)
-    pair.dispatcher.controller.step(in_flight=9, arriving=0, spec_usable=True, now=pair.now)
+    pair.dispatcher.controller.step(Load(9), Spec(usable=True, cap=1), pair.now)
     _, waiting = pair.wait()
     pair.now += 10.0
     _, newcomer = pair.wait()

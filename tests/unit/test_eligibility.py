@@ -12,17 +12,20 @@ from proxy.core.eligibility import (
     Eligibility,
     Rule,
     Rules,
+    SpecLimits,
     Traits,
     Verdict,
     judge,
     lax_number,
     lax_truth,
 )
+from proxy.core.identity import Identity
 
 BOUNDS = {Rule.SHORT_OUTPUT_TOKENS, Rule.MAX_SPEC_PROMPT_TOKENS}
 VERDICTS = {
     **dict.fromkeys(set(Rule) - BOUNDS, Verdict.BASE),
     Rule.UNPEEKED: Verdict.PREFER,
+    Rule.CONTEXT_LIMIT: Verdict.PREFER,
     Rule.LORA: Verdict.PREFER,
     Rule.STRUCTURED_OUTPUT: Verdict.ANY,
     Rule.LOGPROBS: Verdict.ANY,
@@ -101,6 +104,62 @@ def test_a_long_prompt_prefers_base(estimate: int | None, bound: int, *, prefers
     assert found == expected
 
 
+LIMITS = SpecLimits(context_tokens=4096, reserved_tokens=20)
+
+
+@pytest.mark.parametrize(
+    ("needed", "limits", "prefers"),
+    [
+        (4077, LIMITS, True),
+        (4076, LIMITS, False),
+        (10**9, LIMITS, True),
+        (None, LIMITS, False),
+        (4077, None, False),
+    ],
+)
+def test_what_may_not_fit_spec_prefers_base(
+    needed: int | None, limits: SpecLimits | None, *, prefers: bool
+) -> None:
+    """Spec has as many tokens less as it reserves; one more than that is too many."""
+    found = judge(PLAIN._replace(needed_tokens=needed), RULES, NO_ADAPTERS, limits)
+
+    assert found == (Eligibility(Verdict.PREFER, Rule.CONTEXT_LIMIT) if prefers else ANYWHERE)
+
+
+@pytest.mark.parametrize("verdict", Verdict)
+def test_the_context_limit_means_what_the_configuration_says(verdict: Verdict) -> None:
+    """It is a rule like the others, though no field of the body names it."""
+    rules = Rules({**VERDICTS, Rule.CONTEXT_LIMIT: verdict}, 1, 0)
+    found = judge(PLAIN._replace(needed_tokens=5000), rules, NO_ADAPTERS, LIMITS)
+
+    assert found.verdict is verdict
+
+
+SPEC = Identity(
+    known=True,
+    speculative_algorithm="EAGLE3",
+    context_length=4096,
+    speculative_num_steps=5,
+    speculative_eagle_topk=4,
+    speculative_num_draft_tokens=8,
+)
+
+
+@pytest.mark.parametrize(
+    ("spec", "limits"),
+    [
+        (SPEC, LIMITS),
+        (replace(SPEC, context_length=None), None),
+        (replace(SPEC, speculative_algorithm="NGRAM"), None),
+        (Identity(known=False), None),
+        (None, None),
+    ],
+)
+def test_limits_are_those_of_the_server(spec: Identity | None, limits: SpecLimits | None) -> None:
+    """None where it keeps nothing for drafts, or does not say: then nothing is weighed."""
+    assert SpecLimits.of(spec) == limits
+
+
 @pytest.mark.parametrize(
     ("model", "named"),
     [
@@ -131,7 +190,7 @@ def test_an_unpeeked_body_is_taken_for_a_stream_of_one() -> None:
     """Nothing is known, and a stream's deadlines are the watchful ones."""
     traits = Traits.unpeeked()
 
-    assert tuple(traits) == (1, True, None, None, None, frozenset({Rule.UNPEEKED}), False)
+    assert tuple(traits) == (1, True, None, None, None, frozenset({Rule.UNPEEKED}), False, None)
     assert judge(traits, RULES, NO_ADAPTERS) == Eligibility(Verdict.PREFER, Rule.UNPEEKED)
 
 

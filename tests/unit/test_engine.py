@@ -12,14 +12,17 @@ import pytest
 
 from proxy.control.engine import (
     MAX_ANSWER_BYTES,
+    MAX_METRICS_BYTES,
     Load,
     Reading,
     check_ready,
     connect,
+    read_counters,
     read_identity,
     read_load,
 )
 from proxy.core.identity import Identity
+from proxy.core.signals import Totals
 from proxy.errors import EngineError, EngineSilentError, EngineUnaskedError
 
 Routes = dict[str, httpx2.Response | Exception]
@@ -391,6 +394,78 @@ async def test_a_server_without_loads_is_an_error() -> None:
     """The caller decides what that means; for the prober it is no failed probe."""
     with pytest.raises(EngineError, match="http://engine:30001 has no /v1/loads"):
         await read_load(client_of({}))
+
+
+def ranks_of(*moments: object) -> dict[str, object]:
+    """The loads of ranks with these moments of their decode steps."""
+    return {"loads": [{"decode_moments": each} for each in moments]}
+
+
+MOMENTS = [773.0, 2158.0, 10463514.0, 13002.0, 33795591.0, 6052.0]
+
+
+async def test_decode_steps_are_read_as_what_they_yielded() -> None:
+    """Recorded from a speculative server: 2158 verify rounds yielded 6052 tokens, 2.80 each."""
+    assert (await load_of(ranks_of(MOMENTS))).decoded == Totals(6052.0, 2158.0)
+
+
+async def test_decode_steps_of_ranks_add_up() -> None:
+    """A rank that has decoded nothing yet says null, and is no more than that."""
+    load = await load_of(ranks_of(MOMENTS, None, [1, 2, 3, 4, 5, 6]))
+
+    assert load.decoded == Totals(6058.0, 2160.0)
+
+
+@pytest.mark.parametrize(
+    "moments",
+    [
+        None,
+        [],
+        7,
+        "123456",
+        MOMENTS[:5],
+        [0, None, 0, 0, 0, 1],
+        [0, 1, 0, 0, 0, -1],
+        [0, float("nan"), 0, 0, 0, 1],
+        [0, 1, 0, 0, 0, float("inf")],
+        [0, True, 0, 0, 0, 1],
+    ],
+)
+async def test_decode_steps_that_make_no_sense_are_unknown(moments: object) -> None:
+    """Nothing is concluded from them, and the rest of the load is read all the same."""
+    body = json.dumps({"loads": [{"decode_moments": moments, "token_usage": 0.5}]})
+    load = await read_load(client_of({"/v1/loads": httpx2.Response(200, content=body)}))
+
+    assert load == Load(token_usage=0.5)
+
+
+# What has it counted ---------------------------------------------------------------------------
+
+
+async def counters_at(response: httpx2.Response) -> object:
+    """What is read of a server that answers `response` at /metrics."""
+    return await read_counters(client_of({"/metrics": response}))
+
+
+@pytest.mark.parametrize("status", [404, 405])
+async def test_a_server_without_metrics_has_no_counters(status: int) -> None:
+    """SGLang has them with --enable-metrics only; that is no fault."""
+    assert await counters_at(httpx2.Response(status)) is None
+
+
+@pytest.mark.parametrize(
+    ("response", "words"),
+    [
+        (httpx2.Response(500), "/metrics answers 500$"),
+        (httpx2.Response(307), "/metrics answers 307$"),
+        (httpx2.Response(200, content=b"sglang:num_requests_total{} NaN\n"), "no count"),
+        (httpx2.Response(200, content=b"x" * (MAX_METRICS_BYTES + 1)), "more than 4194304 bytes"),
+    ],
+)
+async def test_counters_that_cannot_be_read(response: httpx2.Response, words: str) -> None:
+    """An error with the server's address; a page without end is not held."""
+    with pytest.raises(EngineError, match=words):
+        await counters_at(response)
 
 
 def test_a_reading_ages() -> None:

@@ -1,9 +1,12 @@
 """Whether two servers make a pair, by what they say they are."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
+import httpx2
 import pytest
 
+from proxy.control.engine import read_identity
 from proxy.core.identity import Identity, mismatches
 from proxy.core.words import UpstreamName
 
@@ -32,6 +35,74 @@ def test_the_cap_is_the_smaller_bound(
 ) -> None:
     """A server runs no more than it may and, at full speed, than it has graphs for."""
     assert replace(PLAIN, max_running_requests=running, graph_ceiling=graphs).cap == cap
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "tree", "reserved"),
+    [
+        ("EAGLE3", (5, 4, 8), 20),
+        ("EAGLE3", (3, 1, 4), 4),
+        ("EAGLE", (2, 2, 16), 16),
+        ("NEXTN", (3, 1, 4), 4),
+        ("FROZEN_KV_MTP", (3, 1, 4), 4),
+        ("STANDALONE", (3, 1, 4), 0),
+        ("NGRAM", (None, None, 12), 0),
+        ("EAGLE3", (None, None, None), 0),
+        ("EAGLE3", (5, None, 8), 8),
+        (None, (3, 1, 4), 0),
+    ],
+)
+def test_drafts_take_of_the_context(
+    algorithm: str | None, tree: tuple[int | None, int | None, int | None], reserved: int
+) -> None:
+    """max(topk x steps, draft tokens), of the EAGLE family alone."""
+    steps, topk, drafts = tree
+    server = replace(
+        PLAIN,
+        speculative_algorithm=algorithm,
+        speculative_num_steps=steps,
+        speculative_eagle_topk=topk,
+        speculative_num_draft_tokens=drafts,
+    )
+
+    assert server.reserved_tokens == reserved
+
+
+@pytest.mark.parametrize(
+    ("info", "drafts", "reserved"),
+    [
+        ({"speculative_num_draft_tokens": 4}, 4, 4),
+        ({"speculative_num_draft_tokens": 4, "speculative_adaptive": True}, 8, 8),
+        ({"speculative_num_draft_tokens": 16, "speculative_adaptive": True}, 16, 16),
+        ({"speculative_adaptive": True}, None, 3),
+        ({"speculative_num_draft_tokens": "4"}, None, 3),
+        ({"speculative_num_steps": None, "speculative_eagle_topk": None}, None, 0),
+    ],
+)
+async def test_what_drafts_take_is_read(
+    info: Mapping[str, object], drafts: int | None, reserved: int
+) -> None:
+    """From /server_info; adaptive speculation counts with the deepest step that it may take."""
+    said = {
+        "speculative_algorithm": "EAGLE3",
+        "speculative_num_steps": 3,
+        "speculative_eagle_topk": 1,
+        **info,
+    }
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(200, json=said if request.url.path == "/server_info" else {})
+
+    transport = httpx2.MockTransport(answer)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://engine") as client:
+        found = await read_identity(client)
+
+    assert (found.speculative_num_steps, found.speculative_eagle_topk) == (
+        said["speculative_num_steps"],
+        said["speculative_eagle_topk"],
+    )
+    assert found.speculative_num_draft_tokens == drafts
+    assert found.reserved_tokens == reserved
 
 
 @pytest.mark.parametrize("other", [None, SILENT, PLAIN])
@@ -85,6 +156,7 @@ def test_versions_and_sizes_may_differ() -> None:
         version="0.5.9",
         max_running_requests=2048,
         graph_ceiling=256,
+        speculative_num_draft_tokens=16,
         adapters=frozenset({"tuned"}),
     )
 

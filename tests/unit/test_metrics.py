@@ -9,13 +9,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from proxy.control.engine import Findings, Load, Reading
 from proxy.control.metrics import Metrics, Sources
 from proxy.core.dispatch import Dispatcher
-from proxy.core.eligibility import Eligibility, Rule, Rules, Verdict
+from proxy.core.eligibility import Eligibility, Verdict
 from proxy.core.endpoints import ENDPOINTS
-from proxy.core.health import HealthRules
 from proxy.core.identity import Identity
 from proxy.core.modes import Switch, Thresholds
 from proxy.core.observer import Observer, Record
-from proxy.core.places import Place, Settings
+from proxy.core.places import Place
 from proxy.core.route import REASONS, Need
 from proxy.core.words import (
     Control,
@@ -27,32 +26,15 @@ from proxy.core.words import (
     UpstreamName,
 )
 from proxy.errors import Refusal
+from tests.harness import pair
 
 SPEC, BASE = UpstreamName.SPEC, UpstreamName.BASE
-BOUNDS = {Rule.SHORT_OUTPUT_TOKENS, Rule.MAX_SPEC_PROMPT_TOKENS}
-THRESHOLDS = Thresholds(
-    crossover=4.5,
-    gate_factor=0.25,
-    count_window=10.0,
-    return_dwell=10.0,
-    flap_limit=6,
-    flap_window=60.0,
-    flap_hold=60.0,
-)
-SETTINGS = Settings(
+THRESHOLDS = replace(pair.SETTINGS.thresholds, crossover=4.5)
+SETTINGS = replace(
+    pair.SETTINGS,
     thresholds=THRESHOLDS,
-    health=HealthRules(fall=3, rise=2, passive_failures=5, stalled=30.0, ejection=5.0),
-    rules=Rules(
-        verdicts={rule: Verdict.ANY for rule in Rule if rule not in BOUNDS},
-        short_output_tokens=1,
-        max_spec_prompt_tokens=0,
-    ),
     spec_cap=None,
-    base_cap=0,
     max_in_flight=3,
-    queue_size=8,
-    queue_timeout=30.0,
-    wait_for_upstream=10.0,
 )
 NEED = Need(1, Eligibility(Verdict.ANY, None))
 CHAT = "/v1/chat/completions"

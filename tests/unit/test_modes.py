@@ -5,13 +5,22 @@ from math import inf, nan
 
 import pytest
 
-from proxy.core.modes import Controller, Switch, Thresholds
-from proxy.core.words import SwitchReason, UpstreamName
+from proxy.core.modes import Controller, Load, Spec, Switch, Thresholds
+from proxy.core.tolerance import Bounds
+from proxy.core.words import SwitchReason, Topology, UpstreamName
 
 SPEC, BASE = UpstreamName.SPEC, UpstreamName.BASE
 
 DEFAULTS = Thresholds(
     crossover=8.0,
+    crossover_rate=None,
+    topology=Topology.SHARED,
+    tolerance=Bounds(1.5, 0.5, 3.0),
+    rate_up=1.3,
+    rate_down=0.9,
+    fast_window=5.0,
+    slow_window=30.0,
+    least_acceptance=0.0,
     gate_factor=0.25,
     count_window=10.0,
     return_dwell=10.0,
@@ -26,7 +35,7 @@ def step(
     controller: Controller, now: float, *, n: int = 0, arriving: int = 0, usable: bool = True
 ) -> Switch | None:
     """Ask with `n` in flight."""
-    return controller.step(in_flight=n, arriving=arriving, spec_usable=usable, now=now)
+    return controller.step(Load(n, arriving), Spec(usable, None), now)
 
 
 def on_spec(thresholds: Thresholds = DEFAULTS) -> Controller:
@@ -58,7 +67,7 @@ def test_calm_is_a_share_of_the_crossover(
     crossover: float | None, gate_factor: float, gate: float
 ) -> None:
     """And never less than one sequence, or a lone user would wait for ever."""
-    assert replace(DEFAULTS, crossover=crossover, gate_factor=gate_factor).gate == gate
+    assert replace(DEFAULTS, crossover=crossover, gate_factor=gate_factor).gate(None) == gate
 
 
 # Starting ----------------------------------------------------------------------------------
@@ -126,7 +135,7 @@ def test_it_leaves_a_spec_that_is_gone() -> None:
     controller = on_spec()
 
     assert step(controller, 0.5, n=1, arriving=1, usable=False) == Switch(
-        BASE, SwitchReason.HEALTH, 0.5, 1
+        BASE, SwitchReason.HEALTH, 0.5, 2
     )
     assert controller.reason is SwitchReason.HEALTH
 

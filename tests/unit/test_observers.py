@@ -42,6 +42,10 @@ class Listener:
         """Keep it."""
         self.told.append((self.name, "wanted", switch))
 
+    def calibration_checked(self, faults: tuple[str, ...]) -> None:
+        """Keep it."""
+        self.told.append((self.name, "calibration_checked", faults))
+
     def health_changed(
         self, upstream: UpstreamName, health: Health, cause: EjectionCause | None, detail: str
     ) -> None:
@@ -60,6 +64,7 @@ def test_all_are_told_everything_in_order() -> None:
     both.switched(SWITCH)
     both.wanted(SWITCH)
     both.health_changed(UpstreamName.SPEC, Health.EJECTED, EjectionCause.PROBE, "gone")
+    both.calibration_checked(("other",))
     both.ended(RECORD)
 
     expected: list[tuple[object, ...]] = [
@@ -69,6 +74,7 @@ def test_all_are_told_everything_in_order() -> None:
         ("switched", SWITCH),
         ("wanted", SWITCH),
         ("health_changed", UpstreamName.SPEC, Health.EJECTED, EjectionCause.PROBE, "gone"),
+        ("calibration_checked", ("other",)),
         ("ended", RECORD),
     ]
     assert told == [(name, *each) for each in expected for name in ("a", "b")]

@@ -21,9 +21,10 @@ def trees() -> dict[str, ast.Module]:
 
 @cache
 def calls() -> dict[str, set[str]]:
-    """Which methods of the package call `<of>.<method>(...)`, by `of.method`."""
+    """Which methods of what serves call `<of>.<method>(...)`, by `of.method`."""
     found: dict[str, set[str]] = {}
-    for tree in trees().values():
+    serving = (tree for path, tree in trees().items() if not path.startswith(("sim/", "tools/")))
+    for tree in serving:
         for owner in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
             for function in (node for node in owner.body if isinstance(node, ast.FunctionDef)):
                 for called in filter(None, map(_called, ast.walk(function))):

@@ -6,7 +6,8 @@ from time import thread_time
 import pytest
 
 from proxy.core import peek as module
-from proxy.core.eligibility import ROWS, Rule, Traits
+from proxy.core import prompts
+from proxy.core.eligibility import ROWS, Rule, SpecLimits, Traits
 from proxy.core.peek import MAX_SEQUENCES, Dialect, peek
 
 CHAT = Dialect.OPENAI_CHAT
@@ -97,6 +98,9 @@ def test_any_element_of_a_batch_triggers() -> None:
         ({"include": ["message.output_text.logprobs"]}, RESPONSES, Rule.LOGPROBS),
         ({"output_config": {"format": {"type": "json"}}}, ANTHROPIC, Rule.STRUCTURED_OUTPUT),
         ({"tool_choice": {"type": "tool", "name": "f"}}, ANTHROPIC, Rule.STRUCTURED_OUTPUT),
+        ({"tools": [{"name": "f", "strict": True}]}, ANTHROPIC, Rule.STRUCTURED_OUTPUT),
+        ({"tools": [{"function": {"strict": True}}]}, CHAT, Rule.STRUCTURED_OUTPUT),
+        ({"tools": [{"name": "f", "strict": True}]}, RESPONSES, Rule.STRUCTURED_OUTPUT),
         ({"format": "json"}, OLLAMA, Rule.STRUCTURED_OUTPUT),
         ({"options": {"repeat_penalty": 1.1}}, OLLAMA_GENERATE, Rule.PENALTIES),
     ],
@@ -493,12 +497,96 @@ def test_an_estimate_is_made_only_if_asked_for() -> None:
     assert look({"messages": MESSAGES}).prompt_tokens is None
 
 
+LIMITS = SpecLimits(context_tokens=4096, reserved_tokens=4)
+LONG = "word " * 3000  # 3,750 tokens by estimate, 5,625 at most
+
+
+def needed(body: object, dialect: Dialect = CHAT, limits: SpecLimits = LIMITS) -> int | None:
+    """The most tokens that *body* may need of the context."""
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return peek(raw, dialect, estimate_prompt=False, limits=limits).needed_tokens
+
+
+@pytest.mark.parametrize(
+    ("body", "dialect", "tokens"),
+    [
+        # Exact where the prompt is token ids: they are counted.
+        ({"prompt": [7] * 4000, "max_tokens": 92}, COMPLETIONS, 4092),
+        ({"prompt": [7] * 4000}, COMPLETIONS, 4016),
+        ({"prompt": [[7], [7] * 4000], "max_tokens": 92}, COMPLETIONS, 4092),
+        ({"input_ids": [7] * 4000, "sampling_params": {"max_new_tokens": 92}}, GENERATE, 4092),
+        ({"input_ids": [7] * 4000}, GENERATE, 4001),
+        (
+            {"input_ids": [[7] * 10], "sampling_params": [{}, {"max_new_tokens": 4092}]},
+            GENERATE,
+            4102,
+        ),
+        ({"messages": MESSAGES, "input_ids": [7] * 4000, "max_tokens": 90}, CHAT, 4090),
+        # An upper estimate elsewhere, with what a template may add.
+        ({"prompt": LONG, "max_tokens": 10}, COMPLETIONS, 5635),
+        ({"prompt": ["a", LONG], "max_tokens": 10}, COMPLETIONS, 5635),
+        ({"text": LONG, "sampling_params": {"max_new_tokens": 10}}, GENERATE, 5635),
+        ({"messages": [{"content": LONG}], "max_tokens": 10}, CHAT, 5625 + 64 + 10),
+        ({"messages": [{"content": LONG}]}, CHAT, 5625 + 64 + 1),
+        ({"messages": [{"content": "hi"}], "max_tokens": 4080}, CHAT, 4080 + 64),
+        ({"input": LONG, "max_output_tokens": 10}, RESPONSES, 5625 + 64 + 10),
+        ({"messages": [{"content": LONG}], "max_tokens": 10}, ANTHROPIC, 5625 + 64 + 10),
+        ({"messages": [{"content": LONG}], "system": LONG}, ANTHROPIC, 11250 + 64 + 1),
+        ({"messages": [{"content": LONG}]}, OLLAMA, 5625 + 64 + 2048),
+        (
+            {"messages": [{"content": LONG}], "options": {"num_predict": 10}},
+            OLLAMA,
+            5625 + 64 + 10,
+        ),
+        ({"prompt": LONG, "options": {}}, OLLAMA_GENERATE, 5625 + 2048),
+        # Media are no text.
+        ({"messages": [{"content": [PICTURE, {"text": "hi"}]}], "max_tokens": 9}, CHAT, 64 + 9),
+        ({"text": "hi", "image_data": "A" * 99_999}, GENERATE, 1),
+        # A body whose length leaves room, whatever it holds.
+        ({"messages": MESSAGES, "max_tokens": 3900}, CHAT, None),
+        ({"prompt": [7] * 1000, "max_tokens": 1000}, COMPLETIONS, None),
+        ({"messages": MESSAGES}, OLLAMA, None),
+    ],
+)
+def test_the_most_that_a_request_may_need_of_the_context(
+    body: object, dialect: Dialect, tokens: int | None
+) -> None:
+    """Prompt and answer of its longest sequence; each dialect's own word for no limit."""
+    found = needed(body, dialect)
+
+    assert (found is None) is (tokens is None)
+    if found is not None and tokens is not None:
+        assert abs(found - tokens) <= 4  # the estimate rounds a few bytes
+
+
+@pytest.mark.parametrize("dialect", list(Dialect))
+def test_an_ordinary_prompt_is_not_weighed(
+    dialect: Dialect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rule costs nothing where the length of the body says that it cannot matter."""
+
+    def weighed(_prompt: bytes) -> int:
+        raise AssertionError
+
+    monkeypatch.setattr(prompts, "text_bytes", weighed)
+    for field in ("messages", "prompt", "input", "text"):
+        assert needed({field: "x" * 3000, "max_tokens": 300}, dialect) is None
+
+
+def test_the_shortest_ids_are_not_missed() -> None:
+    """`1,` is the shortest that an id can be: half the body is the most that there can be."""
+    body = f'{{"prompt":[{"1," * 4091}1]}}'.encode()
+
+    assert needed(body, COMPLETIONS) == 4092 + 16
+
+
 def test_nothing_of_the_body_is_kept() -> None:
     """No trait is a view into it."""
     traits = look({"model": "tiny", "messages": MESSAGES, "response_format": {"type": "x"}})
 
     kinds = {type(value) for value in traits}
     assert kinds <= {int, bool, str, frozenset, type(None)}
+    assert needed({"input_ids": [7] * 4096}, GENERATE) == 4097
 
 
 def test_every_dialect_has_a_shape() -> None:

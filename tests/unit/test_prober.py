@@ -2,9 +2,11 @@
 
 import asyncio
 import errno
+import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 import httpx2
@@ -14,8 +16,9 @@ from proxy.control.engine import Load
 from proxy.control.prober import Prober, ProbeRules
 from proxy.core.dispatch import Dispatcher
 from proxy.core.eligibility import Eligibility, Verdict
-from proxy.core.places import Evidence
+from proxy.core.places import Evidence, Settings
 from proxy.core.route import Need
+from proxy.core.signals import EngineSignals
 from proxy.core.words import AdminState, EjectionCause, Health, UpstreamName
 from proxy.errors import Refusal
 from tests.harness.pair import SETTINGS as PAIR_SETTINGS
@@ -40,17 +43,18 @@ class Watcher:
 
     def __init__(self) -> None:
         self.told: list[Told] = []
+        self.of = SPEC
 
     def nothing(self, *_: object, **__: object) -> None:
         """Told of what is of no interest here."""
 
-    started = decided = retried = ended = switched = wanted = nothing
+    started = decided = retried = ended = switched = wanted = calibration_checked = nothing
 
     def health_changed(
         self, upstream: UpstreamName, health: Health, cause: EjectionCause | None, detail: str
     ) -> None:
         """Keep it."""
-        assert upstream is SPEC
+        assert upstream is self.of
         self.told.append(Told(health, cause, detail))
 
 
@@ -139,7 +143,7 @@ async def test_the_first_probe_is_at_once() -> None:
     await scene.run()
 
     assert scene.health is Health.HEALTHY
-    assert scene.asked == ["/ready", "/server_info", "/v1/models", "/v1/loads"]
+    assert scene.asked == ["/ready", "/server_info", "/v1/models", "/v1/loads", "/metrics"]
     assert scene.slept == [2.0]
     assert scene.client.is_closed
 
@@ -366,6 +370,292 @@ async def test_probation_is_asked_for_its_load() -> None:
     assert scene.asked.count("/v1/loads") == 2
 
 
+# Signals ---------------------------------------------------------------------------------------
+
+
+class Heard(Dispatcher):
+    """A dispatcher that keeps what it is told of the engines."""
+
+    def __init__(self, settings: Settings, watcher: Watcher, *, now: float) -> None:
+        super().__init__(settings, watcher, now=now)
+        self.signals: list[EngineSignals] = []
+        self.ended: list[tuple[float, int]] = []
+
+    def signals_read(self, name: UpstreamName, signals: EngineSignals, now: float) -> None:
+        """Keep it, and go by it."""
+        self.signals.append(signals)
+        super().signals_read(name, signals, now)
+
+    def lengths_read(self, output_tokens: float, sequences: int) -> None:
+        """Keep it, and go by it."""
+        self.ended.append((output_tokens, sequences))
+        super().lengths_read(output_tokens, sequences)
+
+
+@dataclass
+class Engine:
+    """What an engine has done; a scene shows it in its load and its metrics."""
+
+    scene: Scene
+    name: UpstreamName = SPEC
+    rounds: float = 0
+    decoded: float = 0
+    sequences: float = 0
+    output: float = 0
+    stamp: float = 1.7e9
+    moments: bool = True
+
+    def __post_init__(self) -> None:
+        scene = self.scene
+        self.heard = scene.dispatcher = Heard(SETTINGS, scene.watcher, now=scene.now)
+        scene.prober = Prober(
+            self.name,
+            scene.client,
+            self.heard,
+            scene.rules,
+            clock=lambda: scene.now,
+            sleep=scene.sleep,
+        )
+        self.show()
+
+    def show(self) -> None:
+        """Its pages, now."""
+        moments = [1.0, self.rounds, 1.0, 1.0, 1.0, self.decoded] if self.moments else None
+        rank = {
+            "timestamp": self.stamp,
+            "num_waiting_reqs": 2,
+            "token_usage": 0.5,
+            "decode_moments": moments,
+        }
+        body = json.dumps({"timestamp": _iso(self.stamp + 0.5), "loads": [rank]})
+        self.scene.says("/v1/loads", httpx2.Response(200, content=body))
+        page = (
+            f'sglang:generation_tokens_total{{m="x"}} {self.output}\n'
+            f'sglang:num_requests_total{{m="x"}} {self.sequences}\n'
+            f'sglang:spec_verify_calls_total{{m="x"}} {self.rounds}\n'
+        )
+        self.scene.says("/metrics", httpx2.Response(200, content=page))
+
+    def work(self, *, rounds: float = 0, yielding: float = 0, sequences: float = 0) -> None:
+        """Some rounds with so many tokens each, and sequences that end with a token more each."""
+        self.stamp += 2.0
+        self.rounds += rounds
+        self.decoded += rounds * yielding
+        self.sequences += sequences
+        self.output += rounds * yielding + sequences
+        self.show()
+
+    @property
+    def lengths(self) -> list[float | None]:
+        """The acceptance lengths that were told."""
+        return [signals.acceptance_length for signals in self.heard.signals]
+
+
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()
+
+
+async def test_signals_are_told_with_their_age() -> None:
+    """What the load says goes to the dispatcher, and metrics and state find it, too."""
+    scene = Scene()
+    engine = Engine(scene)
+
+    await scene.run()
+
+    (signals,) = engine.heard.signals
+    assert (signals.waiting, signals.token_usage) == (2, 0.5)
+    assert signals.acceptance_length is None
+    assert signals.at == 1000.0
+    assert signals.age_seconds == pytest.approx(0.5)
+    assert signals.age(1003.0) == pytest.approx(3.5)
+    assert scene.prober.findings.signals is signals
+
+
+@pytest.mark.parametrize("moments", [True, False])
+async def test_acceptance_is_what_was_counted_between_readings(*, moments: bool) -> None:
+    """Of the last seconds, not since the start; from the load, else from the metrics."""
+    scene = Scene()
+    engine = Engine(scene, rounds=10_000, decoded=50_000, output=50_000, moments=moments)
+    scene.between = lambda: engine.work(rounds=100, yielding=2.0, sequences=1)
+
+    await scene.run(20)
+
+    assert engine.lengths[0] is None
+    assert engine.lengths[-1] == pytest.approx(2.0)
+
+    scene = Scene()
+    engine = Engine(scene, moments=moments)
+    yields = iter([4.0] * 40 + [1.5] * 60)
+    scene.between = lambda: engine.work(rounds=100, yielding=next(yields), sequences=1)
+    await scene.run(100)
+    assert engine.lengths[40] == pytest.approx(4.0)
+    assert engine.lengths[-1] == pytest.approx(1.5)
+
+
+async def test_an_idle_engine_has_no_acceptance() -> None:
+    """Nothing was verified lately, so nothing is known, and what was known is not kept."""
+    scene = Scene()
+    engine = Engine(scene)
+    rounds = iter([100] * 3 + [0] * 20)
+    scene.between = lambda: engine.work(rounds=next(rounds), yielding=3.0)
+
+    await scene.run(20)
+
+    assert engine.lengths[3] == pytest.approx(3.0)
+    assert engine.lengths[-1] is None
+
+
+async def test_a_restart_makes_acceptance_unknown() -> None:
+    """Counters that went back say nothing of what lies between; the next reading does again."""
+    scene = Scene()
+    engine = Engine(scene, rounds=10_000, decoded=30_000, output=30_000)
+
+    def between() -> None:
+        if len(engine.lengths) == 3:
+            engine.rounds = engine.decoded = engine.output = engine.sequences = 0
+        engine.work(rounds=100, yielding=2.0)
+
+    scene.between = between
+    await scene.run(6)
+
+    twice = pytest.approx(2.0)
+    assert engine.lengths == [None, twice, twice, None, twice, twice]
+
+
+async def test_the_plain_server_has_no_acceptance() -> None:
+    """A decode step of base yields a token for each sequence, which is no acceptance length."""
+    scene = Scene()
+    plain: dict[str, object] = INFO | {"speculative_algorithm": None}
+    scene.says("/server_info", httpx2.Response(200, json=plain))
+    scene.watcher.of = BASE
+    engine = Engine(scene, name=BASE)
+    scene.between = lambda: engine.work(rounds=100, yielding=1.0)
+
+    await scene.run(4)
+
+    assert engine.lengths == [None] * 4
+
+
+async def test_one_account_is_not_told_twice() -> None:
+    """A frozen scheduler answers with what it wrote last: the signals grow old, and are not new."""
+    scene = Scene()
+    engine = Engine(scene)
+
+    await scene.run(6)
+
+    (signals,) = engine.heard.signals
+    assert signals.age(scene.now) == pytest.approx(12.5)
+    assert scene.prober.findings.reading is not None
+    assert scene.prober.findings.reading.at == 1010.0
+
+
+async def test_a_load_that_cannot_be_read_tells_nothing() -> None:
+    """The last signals stay, and grow old."""
+    scene = Scene()
+    engine = Engine(scene)
+    scene.between = lambda: scene.says("/v1/loads", httpx2.Response(500))
+
+    await scene.run(4)
+
+    assert len(engine.heard.signals) == 1
+
+
+async def test_what_has_ended_is_told() -> None:
+    """What the engine counted between two readings of its metrics, and not since its start."""
+    scene = Scene()
+    engine = Engine(scene, rounds=9_000, output=90_000, sequences=100)
+    scene.between = lambda: engine.work(rounds=39, yielding=2.0, sequences=2)
+
+    await scene.run(16)
+
+    # Read at the rounds 1, 6, 11 and 16, ten sequences apart.
+    assert engine.heard.ended == [(400.0, 10)] * 3
+
+
+async def test_metrics_are_read_seldom() -> None:
+    """Their page costs the engine ten times what its load does."""
+    scene = Scene()
+    Engine(scene)
+
+    await scene.run(11)
+
+    assert scene.asked.count("/metrics") == 3
+    assert scene.asked.count("/v1/loads") == 11
+
+
+async def test_a_server_without_metrics_is_asked_again_after_a_rise_only() -> None:
+    """It was started without them; what comes back may be another server."""
+    scene = Scene()
+    scene.says("/metrics", httpx2.Response(404))
+    script = [200] * 10 + [503] * 3 + [200] * 12
+
+    def between() -> None:
+        assert scene.asked.count("/metrics") == (1 if len(script) > 10 else 2)
+        scene.says("/ready", httpx2.Response(script.pop(0)))
+
+    scene.between = between
+    await scene.run(26)
+
+
+async def test_a_rise_asks_for_metrics_again() -> None:
+    """It may be another server now, so what the one before had counted is forgotten."""
+    scene = Scene()
+    engine = Engine(scene, rounds=1_000, decoded=3_000, output=3_000)
+    script = iter([200, 200, 503, 503, 503, 200, 200, 200, 200])
+
+    def between() -> None:
+        scene.says("/ready", httpx2.Response(next(script)))
+        engine.work(rounds=100, yielding=2.0)
+
+    scene.between = between
+    await scene.run(9)
+
+    twice = pytest.approx(2.0)
+    # Two failed probes still leave it in service; the third ejects it, and two good ones end that.
+    assert engine.lengths == [None, twice, twice, twice, twice, None, twice]
+    assert scene.asked.count("/metrics") == 2
+
+
+@pytest.mark.parametrize(
+    "page", [httpx2.Response(500), httpx2.Response(200, content=b"sglang:num_requests_total{} -1")]
+)
+async def test_metrics_that_cannot_be_read_change_nothing(page: httpx2.Response) -> None:
+    """No failed probe, no mean, no acceptance from before; the load is read all the same."""
+    scene = Scene()
+    engine = Engine(scene, moments=False)
+
+    def between() -> None:
+        engine.work(rounds=100, yielding=2.0, sequences=50)
+        if len(engine.lengths) >= 10:
+            scene.says("/metrics", page)
+
+    scene.between = between
+    await scene.run(30)
+
+    assert scene.health is Health.HEALTHY
+    assert len(engine.heard.ended) == 1
+    assert engine.lengths[9] == pytest.approx(2.0)
+    assert engine.lengths[-1] is None
+
+
+async def test_a_silent_metrics_page_does_not_hold_up_the_probes() -> None:
+    """It has one interval at most, however long a probe may take."""
+    scene = Scene(rules=ProbeRules(path="/ready", interval=0.05, timeout=30.0))
+    never = asyncio.Event()
+    answer = scene.handle
+
+    async def handle(request: httpx2.Request) -> httpx2.Response:
+        if request.url.path == "/metrics":
+            await never.wait()
+        return answer(request)
+
+    scene.client._transport = httpx2.MockTransport(handle)
+    await scene.run(2)
+
+    assert scene.health is Health.HEALTHY
+    assert scene.asked.count("/ready") == 2
+
+
 class Nobody:
     """A waiter that is never told anything."""
 
@@ -388,7 +678,8 @@ async def test_no_probe_generates(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "proxy"):
         await scene.run(4)
 
-    assert set(scene.asked) == {"/ready", "/server_info", "/v1/models", "/v1/loads"}
+    cheap = {"/ready", "/server_info", "/v1/models", "/v1/loads", "/metrics"}
+    assert set(scene.asked) == cheap
 
 
 async def test_what_nobody_foresaw_is_logged_and_counted(

@@ -84,6 +84,60 @@ def test_escapes_weigh_what_they_stand_for(text: str) -> None:
     assert 0.5 * exact <= prompts.text_bytes(raw(text)) <= 1.5 * exact
 
 
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        (["a", "longer", "b"], "longer"),
+        ([[1], [1, 2, 3], [4, 5]], [1, 2, 3]),
+        (["one"], "one"),
+        ([[1, 2]], [1, 2]),
+        ("one", "one"),
+        ([1, 2, 3], [1, 2, 3]),
+        ([{"content": "a"}, {"content": "bc"}], [{"content": "a"}, {"content": "bc"}]),
+        ([], []),
+        (None, None),
+    ],
+)
+def test_the_longest_of_a_batch(prompt: object, expected: object) -> None:
+    """One of several; what is no batch is itself."""
+    assert json.loads(prompts.longest(raw(prompt))) == expected
+
+
+@pytest.mark.parametrize("prompt", [raw(["a"] * 20_000), b'["a", "b", NaN]', b'["a", "b"'])
+def test_a_batch_that_cannot_be_taken_apart_is_weighed_whole(prompt: bytes) -> None:
+    """Too many, or not JSON: never less than the longest."""
+    assert prompts.longest(prompt) == prompt
+
+
+@pytest.mark.parametrize(
+    ("prompt", "exact"),
+    [("[1, 2]", True), ("[ -1]", True), ("[[1]]", False), ("[]", False), ('["1"]', False)],
+)
+def test_one_list_of_ids_is_exact(prompt: str, *, exact: bool) -> None:
+    """Then the tokens are counted and not guessed."""
+    assert prompts.is_token_ids(prompt.encode()) is exact
+
+
+@pytest.mark.parametrize(
+    ("tools", "strict"),
+    [
+        ([{"function": {"name": "f", "strict": True}}], True),
+        ([{"function": {"name": "f", "strict": 1}}], True),
+        ([{"function": {"name": "f", "strict": "true"}}], True),
+        ([{"function": {"name": "f", "strict": False}}], False),
+        ([{"function": {"name": "f", "strict": None}}], False),
+        ([{"function": {"description": 'say "strict": true'}}], False),
+        ([{"parameters": {"properties": {"strict": {"type": "boolean"}}}}], False),
+        ([], False),
+        (None, False),
+    ],
+)
+def test_strict_tools(tools: object, *, strict: bool) -> None:
+    """Only where a tool says so itself, however it is spaced."""
+    for separators in ((", ", ": "), (",", ":")):
+        assert prompts.has_strict_tools(json.dumps(tools, separators=separators).encode()) is strict
+
+
 def test_very_many_parts_are_weighed_whole() -> None:
     """Looking into each would hold the event loop."""
     many = raw([{"content": "word"}] * 20_000)

@@ -40,6 +40,7 @@ PAIR = Pair(
     mode=SPEC,
     calibrated=True,
     places=2048,
+    spill=None,
 )
 
 Outcome = Decision | Wait | Never
@@ -358,3 +359,40 @@ def test_who_found_nobody_somewhere_goes_elsewhere(avoid: UpstreamName, control:
 
 def _with(pair: Pair, name: UpstreamName, view: View) -> Pair:
     return pair._replace(spec=view) if name is SPEC else pair._replace(base=view)
+
+
+# GPUs of their own: both serve
+
+
+def separate(*, spec: View = WELL, base: View = WELL, mode: UpstreamName = SPEC) -> Pair:
+    """Two servers that do not share their GPUs; spec is best for three sequences."""
+    return pair(spec=spec, base=base, mode=mode)._replace(spill=3.0)
+
+
+BUSY = WELL._replace(in_flight=3)
+
+
+@pytest.mark.parametrize(
+    ("case", "wanted", "outcome"),
+    [
+        (separate(), need(), Decision(SPEC, Reason.MODE)),
+        (separate(spec=WELL._replace(in_flight=2)), need(), Decision(SPEC, Reason.MODE)),
+        (separate(spec=BUSY), need(), Decision(BASE, Reason.SPILL)),
+        (separate(), need(4), Decision(BASE, Reason.SPILL)),
+        (separate(spec=BUSY, base=FULL), need(), Decision(SPEC, Reason.FULL)),
+        (
+            separate(spec=BUSY._replace(cap=3), base=FULL),
+            need(),
+            Wait(Why.FULL, BASE),
+        ),
+        (separate(spec=FULL), need(), Decision(BASE, Reason.FULL)),
+        (separate(mode=BASE), need(), Decision(BASE, Reason.MODE)),
+        (separate(spec=BUSY), need(override=SPEC), Decision(SPEC, Reason.OVERRIDE)),
+        (separate(spec=BUSY), prefers_base(), LORA),
+        (separate(spec=BUSY), only_base(), MIN_P),
+        (pair(), need(50), Decision(SPEC, Reason.MODE)),
+    ],
+)
+def test_separate_servers_share_the_load(case: Pair, wanted: Need, outcome: Outcome) -> None:
+    """Spec as many as it is best for, base the rest, and spec again what base cannot hold."""
+    assert decide(wanted, case) == outcome

@@ -291,6 +291,24 @@ def test_the_load_shows_the_output_rate() -> None:
     assert gpu.load(BASE).output_rate > 0.0
 
 
+def test_the_load_sums_up_decode_steps() -> None:
+    """As SGLang's decode_moments: prefills are none of them, and a step nobody waits for is not."""
+    gpu = _gpu()
+    assert gpu.load(BASE).counters.decode_moments == (0.0,) * 6
+    gpu.submit(BASE, Sequence(1, 100, 3), now=0.0)
+    gpu.submit(BASE, Sequence(2, 100, 2), now=0.0)
+    _finish(gpu)
+    steps, sizes, micros, squares, products, tokens = gpu.load(BASE).counters.decode_moments
+    assert (steps, sizes, squares, tokens) == (2, 3, 5, 3)
+    alone = DECODE_ONE * 1e6
+    assert products == pytest.approx(2 * (micros - alone) + alone)
+    gpu.submit(BASE, Sequence(3, 100, 3), now=10.0)
+    gpu.advance(10.0 + prefill_work(FOUNDING, BASE, 100).seconds + DECODE_ONE / 2)
+    gpu.cancel(BASE, 3, now=10.0 + prefill_work(FOUNDING, BASE, 100).seconds + DECODE_ONE / 2)
+    _finish(gpu)
+    assert gpu.load(BASE).counters.decode_moments[0] == 2
+
+
 def test_cancelling_frees_the_place() -> None:
     """A running and a waiting sequence go; the next in line runs; nothing more happens to them."""
     gpu = _gpu(base=Limits(max_running=1))

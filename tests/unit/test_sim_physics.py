@@ -8,8 +8,10 @@ import pytest
 
 from proxy.core.words import UpstreamName
 from proxy.sim.physics import (
+    CHAIN,
     FOUNDING,
     PROFILES,
+    TREE,
     Profile,
     StepCost,
     Work,
@@ -160,4 +162,50 @@ def test_impossible_acceptance_is_refused(mean: float) -> None:
 
 def test_profiles_are_found_by_name() -> None:
     """The command line names a profile by the name that it carries."""
-    assert {name: profile.name for name, profile in PROFILES.items()} == {"founding": "founding"}
+    assert list(PROFILES) == ["founding", "tree", "chain"]
+    assert all(profile.name == name for name, profile in PROFILES.items())
+
+
+@pytest.mark.parametrize("profile", [TREE, CHAIN], ids=lambda profile: profile.name)
+def test_both_h100_profiles_share_their_plain_engine(profile: Profile) -> None:
+    """158 tokens/s for a lone request were measured (EAGLE-3 paper, table 4)."""
+    assert profile.base == _h100().base
+    assert isclose(output_rate(profile, BASE, 1, 100), 158.34, rel_tol=0.01)
+
+
+def test_the_tree_crosses_at_23() -> None:
+    """With the contexts of the conversations; shorter ones cross earlier."""
+    assert isclose(crossover(TREE, 1155), 23, rel_tol=0.02)
+    assert isclose(crossover(TREE), 19.3, rel_tol=0.01)
+
+
+def test_a_lone_request_on_the_tree_takes_half_the_time() -> None:
+    """1.51 s and 0.75 s were its mean times at a tenth of the capacity: 2.0."""
+    found = output_rate(TREE, SPEC, 1, 1155) / output_rate(TREE, BASE, 1, 1155)
+    assert isclose(found, 1.51 / 0.75, rel_tol=0.03)
+
+
+@pytest.mark.parametrize(
+    ("sequences", "gain"),
+    [
+        (2, 1.72),
+        (4, 1.70),
+        (8, 1.66),
+        (16, 1.59),
+        (24, 1.52),
+        (32, 1.46),
+        (48, 1.34),
+        (56, 1.28),
+        (64, 1.22),
+    ],
+)
+def test_the_chain_is_the_fit_to_the_eagle3_paper(sequences: int, gain: float) -> None:
+    """The fit itself; the paper's table is 0.11 away from it (docs/model.md)."""
+    found = output_rate(CHAIN, SPEC, sequences, 400) / output_rate(CHAIN, BASE, sequences, 400)
+    assert isclose(found, gain, abs_tol=0.015)
+
+
+def test_the_chain_does_not_cross_below_saturation() -> None:
+    """At about 105 with 400 tokens of context, and never with those of the conversations."""
+    assert isclose(crossover(CHAIN, 400), 105, rel_tol=0.01)
+    assert crossover(CHAIN, 1155 + 171) == inf

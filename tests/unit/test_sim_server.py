@@ -10,9 +10,11 @@ import httpx2
 import pytest
 import uvloop
 
+from proxy.control.engine import connect, read_counters, read_load
 from proxy.core.words import UpstreamName
 from proxy.sim.engine import Limits
 from proxy.sim.options import PairOptions
+from proxy.sim.physics import FOUNDING
 from proxy.sim.server import SimulatedPair
 
 BASE, SPEC = UpstreamName.BASE, UpstreamName.SPEC
@@ -135,6 +137,30 @@ async def test_speculative_and_plain_text_are_the_same() -> None:
     assert contents[0] == contents[1]
     assert chunks[1] == 60
     assert chunks[0] < 40
+
+
+async def test_both_pages_count_verify_rounds_alike() -> None:
+    """Tokens of a verify round come out as in the profile, from the load and from the metrics."""
+    async with _pair(seed=3) as pair:
+        read = []
+        for url in (pair.spec_url, pair.base_url):
+            async with connect(url, api_key=None, tls=None, timeout=PATIENCE) as client:
+                assert (await read_load(client)).decoded is None
+                body = _chat(max_tokens=3_000, ignore_eos=True, n=2)
+                (await client.post("/v1/chat/completions", json=body)).raise_for_status()
+                read.append(((await read_load(client)).decoded, await read_counters(client)))
+        (drafted, spec), (plain, base) = read
+    assert drafted is not None
+    assert plain is not None
+    assert spec is not None
+    assert base is not None
+    mean = FOUNDING.acceptance_length
+    assert drafted.tokens / drafted.times == pytest.approx(mean, rel=0.1)
+    assert drafted.times == spec.rounds
+    # What was accepted beyond an end is decoded, and no part of the answer.
+    assert 0 <= drafted.tokens - spec.verified.tokens < 2 * 6
+    assert plain.tokens == plain.times == 2 * 2_999
+    assert (base.rounds, base.ended.tokens, base.ended.times) == (0, 6_000, 2)
 
 
 async def test_latency_follows_the_model() -> None:

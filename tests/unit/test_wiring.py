@@ -8,7 +8,8 @@ from proxy import wiring
 from proxy.config import Config, load
 from proxy.core.eligibility import Rule, Verdict
 from proxy.core.keys import presented
-from proxy.core.words import UpstreamName
+from proxy.core.modes import Thresholds
+from proxy.core.words import Topology, UpstreamName
 
 SPEC, BASE = UpstreamName.SPEC, UpstreamName.BASE
 BOUNDS = {Rule.SHORT_OUTPUT_TOKENS, Rule.MAX_SPEC_PROMPT_TOKENS}
@@ -20,33 +21,45 @@ def config(**keys: object) -> Config:
     return load(file=None, env={}, overrides=overrides)
 
 
+def _thresholds(made: Config) -> Thresholds:
+    """What the controller is set to by it."""
+    return wiring.settings_of(made, None).thresholds
+
+
 PATHS: list[tuple[str, object, Callable[[Config], object]]] = [
-    ("policy__crossover", 3.1, lambda c: wiring.settings_of(c).thresholds.crossover),
-    ("policy__gate_factor", 0.5, lambda c: wiring.settings_of(c).thresholds.gate_factor),
-    ("policy__count_window", 7.0, lambda c: wiring.settings_of(c).thresholds.count_window),
-    ("policy__return_dwell", 8.0, lambda c: wiring.settings_of(c).thresholds.return_dwell),
-    ("policy__flap_limit", 9, lambda c: wiring.settings_of(c).thresholds.flap_limit),
-    ("policy__flap_window", 11.0, lambda c: wiring.settings_of(c).thresholds.flap_window),
-    ("policy__flap_hold", 12.0, lambda c: wiring.settings_of(c).thresholds.flap_hold),
-    ("health__fall", 13, lambda c: wiring.settings_of(c).health.fall),
-    ("health__rise", 14, lambda c: wiring.settings_of(c).health.rise),
-    ("health__passive_failures", 15, lambda c: wiring.settings_of(c).health.passive_failures),
-    ("health__ejection", 16.0, lambda c: wiring.settings_of(c).health.ejection),
-    ("upstreams__spec__max_in_flight", 17, lambda c: wiring.settings_of(c).spec_cap),
-    ("upstreams__base__max_in_flight", 18, lambda c: wiring.settings_of(c).base_cap),
-    ("limits__max_in_flight", 19, lambda c: wiring.settings_of(c).max_in_flight),
-    ("limits__queue_size", 20, lambda c: wiring.settings_of(c).queue_size),
-    ("limits__queue_timeout", 21.0, lambda c: wiring.settings_of(c).queue_timeout),
-    ("timeouts__wait_for_upstream", 22.0, lambda c: wiring.settings_of(c).wait_for_upstream),
+    ("policy__crossover", 3.1, lambda c: _thresholds(c).crossover),
+    ("policy__topology", Topology.SEPARATE, lambda c: _thresholds(c).topology),
+    ("policy__up_factor", 1.7, lambda c: _thresholds(c).up_factor),
+    ("policy__rate_up", 1.8, lambda c: _thresholds(c).rate_up),
+    ("policy__rate_down", 0.7, lambda c: _thresholds(c).rate_down),
+    ("policy__fast_window", 4.0, lambda c: _thresholds(c).fast_window),
+    ("policy__slow_window", 40.0, lambda c: _thresholds(c).slow_window),
+    ("policy__min_acceptance_length", 1.9, lambda c: _thresholds(c).least_acceptance),
+    ("policy__gate_factor", 0.5, lambda c: _thresholds(c).gate_factor),
+    ("policy__count_window", 7.0, lambda c: _thresholds(c).count_window),
+    ("policy__return_dwell", 8.0, lambda c: _thresholds(c).return_dwell),
+    ("policy__flap_limit", 9, lambda c: _thresholds(c).flap_limit),
+    ("policy__flap_window", 11.0, lambda c: _thresholds(c).flap_window),
+    ("policy__flap_hold", 12.0, lambda c: _thresholds(c).flap_hold),
+    ("health__fall", 13, lambda c: wiring.settings_of(c, None).health.fall),
+    ("health__rise", 14, lambda c: wiring.settings_of(c, None).health.rise),
+    ("health__passive_failures", 15, lambda c: wiring.settings_of(c, None).health.passive_failures),
+    ("health__ejection", 16.0, lambda c: wiring.settings_of(c, None).health.ejection),
+    ("upstreams__spec__max_in_flight", 17, lambda c: wiring.settings_of(c, None).spec_cap),
+    ("upstreams__base__max_in_flight", 18, lambda c: wiring.settings_of(c, None).base_cap),
+    ("limits__max_in_flight", 19, lambda c: wiring.settings_of(c, None).max_in_flight),
+    ("limits__queue_size", 20, lambda c: wiring.settings_of(c, None).queue_size),
+    ("limits__queue_timeout", 21.0, lambda c: wiring.settings_of(c, None).queue_timeout),
+    ("timeouts__wait_for_upstream", 22.0, lambda c: wiring.settings_of(c, None).wait_for_upstream),
     (
         "eligibility__short_output_tokens",
         23,
-        lambda c: wiring.settings_of(c).rules.short_output_tokens,
+        lambda c: wiring.settings_of(c, None).rules.short_output_tokens,
     ),
     (
         "eligibility__max_spec_prompt_tokens",
         24,
-        lambda c: wiring.settings_of(c).rules.max_spec_prompt_tokens,
+        lambda c: wiring.settings_of(c, None).rules.max_spec_prompt_tokens,
     ),
     ("limits__max_connections", 25, lambda c: wiring.limits_of(c).max_connections),
     ("limits__max_header_bytes", 2600, lambda c: wiring.limits_of(c).max_header_bytes),
@@ -85,18 +98,18 @@ def test_a_key_reaches_its_value(
 @pytest.mark.parametrize("verdict", Verdict)
 def test_a_verdict_reaches_its_rule(rule: Rule, verdict: Verdict) -> None:
     """A rule is named as its key is."""
-    made = wiring.settings_of(config(**{f"eligibility__{rule}": str(verdict)}))
+    made = wiring.settings_of(config(**{f"eligibility__{rule}": str(verdict)}), None)
     assert made.rules.verdicts[rule] is verdict
 
 
 def test_no_crossover_is_an_unknown_one() -> None:
     """N* of 0 says that nobody has measured it."""
-    assert wiring.settings_of(config(policy__crossover=0.0)).thresholds.crossover is None
+    assert wiring.settings_of(config(policy__crossover=0.0), None).thresholds.crossover is None
 
 
 def test_an_automatic_cap_is_left_to_the_server() -> None:
     """`auto` is unknown until the server says; spec has it by default, base has no cap."""
-    made = wiring.settings_of(config())
+    made = wiring.settings_of(config(), None)
     assert made.spec_cap is None
     assert made.base_cap == 0
 

@@ -1,0 +1,121 @@
+"""The last decisions, with their reasons, for an operator who asks why a request went there."""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+
+from pydantic import BaseModel
+
+from proxy.core.modes import Switch
+from proxy.core.observer import Record
+from proxy.core.words import EjectionCause, Health, Outcome, RetryCause, UpstreamName
+
+KEPT = 1000
+"""How many are kept: some 600 kB."""
+
+
+class DecisionLine(BaseModel):
+    """One request that was given a place; null is unknown."""
+
+    time: datetime
+    """When its place was given; time of day."""
+    request_id: str | None
+    endpoint: str
+    """The route's template."""
+    upstream: UpstreamName
+    """The one that served it: after a retry the second."""
+    reason: str
+    mode: UpstreamName
+    """Where generation went at that time."""
+    in_flight: int | None
+    """Sequences over both upstreams then, its own among them."""
+    outcome: Outcome | None
+    """null while it runs."""
+
+
+class DecisionList(BaseModel):
+    """The last decisions, newest first."""
+
+    decisions: list[DecisionLine]
+
+
+class Decisions:
+    """An observer that keeps the last records of requests that were given a place.
+
+    `running` gives the records so far of those that have one now: they are asked for when somebody
+    looks, so that a request costs nothing for it. `clock` is monotonic, `wall` the time of day.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float],
+        wall: Callable[[], datetime],
+        running: Callable[[], Iterable[Record]] = tuple,
+    ) -> None:
+        self._clock = clock
+        self._wall = wall
+        self._running = running
+        self._ended: deque[tuple[float, datetime, Record]] = deque(maxlen=KEPT)
+
+    def ended(self, record: Record) -> None:
+        """Keep it, if it had a place."""
+        if record.decided_at is not None:
+            self._ended.append((record.decided_at, self._day_of(record.decided_at), record))
+
+    def newest(self) -> DecisionList:
+        """Of those that run and those that have ended, the last ones."""
+        running = [
+            (record.decided_at, self._day_of(record.decided_at), record, None)
+            for record in self._running()
+            if record.decided_at is not None
+        ]
+        ended = [(at, day, record, record.outcome) for at, day, record in self._ended]
+        # Stable: of two at the same moment, the one that was told last comes first.
+        found = sorted((*running, *reversed(ended)), key=lambda each: each[0], reverse=True)
+        return DecisionList(decisions=[_line(day, r, o) for _, day, r, o in found[:KEPT]])
+
+    def _day_of(self, at: float) -> datetime:
+        """The time of day of a monotonic stamp, as the clocks stand to each other now."""
+        return self._wall() - timedelta(seconds=self._clock() - at)
+
+    # What else is told is of no interest here.
+
+    def started(self) -> None:
+        """Not yet decided."""
+
+    def decided(self, upstream: UpstreamName, reason: str) -> None:
+        """Whose request it is, `ended` and `running` say."""
+
+    def retried(self, cause: RetryCause) -> None:
+        """The second place is the one that is told."""
+
+    def switched(self, switch: Switch) -> None:
+        """The log has it."""
+
+    def wanted(self, switch: Switch) -> None:
+        """The log has it."""
+
+    def calibration_checked(self, faults: tuple[str, ...]) -> None:
+        """The state has it."""
+
+    def health_changed(
+        self, upstream: UpstreamName, health: Health, cause: EjectionCause | None, detail: str
+    ) -> None:
+        """The log has it."""
+
+
+def _line(day: datetime, record: Record, outcome: Outcome | None) -> DecisionLine:
+    assert record.upstream is not None  # noqa: S101 - who was decided has a place
+    assert record.reason is not None  # noqa: S101 - and a place has these
+    assert record.mode is not None  # noqa: S101
+    return DecisionLine(
+        time=day,
+        request_id=record.request_id,
+        endpoint=record.endpoint,
+        upstream=record.upstream,
+        reason=record.reason,
+        mode=record.mode,
+        in_flight=record.in_flight,
+        outcome=outcome,
+    )

@@ -1,0 +1,72 @@
+"""Whether the servers are still as fast as they were when they were calibrated.
+
+Watches what passes by anyway: the time per output token of each answer that tells its usage, beside
+what the curve says for as much as was in flight meanwhile. Only while the other server was idle,
+since two on one GPU slow each other down.
+"""
+
+from collections.abc import Mapping
+from math import exp, log
+from typing import Final
+
+from proxy.core.curves import Curve
+from proxy.core.lengths import RunningMean
+from proxy.core.words import UpstreamName
+
+_MEMORY: Final = 500
+"""Answers of one bucket over which it forgets."""
+
+_ENOUGH: Final = 20
+"""Answers of one bucket before it says anything: acceptance differs by a quarter from answer to
+answer, so the mean of so many is within 6 %."""
+
+_OFF: Final = 1.2
+"""Beyond this, in either direction, a bucket has drifted: a fifth in the ratio of the two curves
+moves N* by a quarter to a half (docs/policy.md), which is where it starts to cost."""
+
+_LONGEST: Final = 20.0
+"""A single answer counts as at most so many times slower or faster: a pause is no drift."""
+
+
+class Drift:
+    """How far one server is from its curve.
+
+    Bucket i holds answers with 2^i up to 2^(i+1) in flight.
+    """
+
+    __slots__ = ("_buckets", "_curve")
+
+    def __init__(self, curve: Curve) -> None:
+        self._curve = curve
+        self._buckets: dict[int, RunningMean] = {}
+
+    def add(self, seconds_per_token: float, in_flight: float) -> None:
+        """An answer took `seconds_per_token` with `in_flight` sequences there on average."""
+        bucket = max(0, int(in_flight).bit_length() - 1)
+        mean = self._buckets.setdefault(bucket, RunningMean(_MEMORY))
+        ratio = seconds_per_token / self._curve.seconds_per_token(max(1.0, in_flight))
+        mean.add(log(min(max(ratio, 1.0 / _LONGEST), _LONGEST)))
+
+    @property
+    def ratio(self) -> float | None:
+        """Time per token now over time per token then; None before enough was seen."""
+        told = self._told()
+        if not told:
+            return None
+        total = sum(mean.count for mean in told.values())
+        return exp(sum(mean.value * mean.count for mean in told.values()) / total)
+
+    @property
+    def off(self) -> Mapping[int, float]:
+        """The ratio of each bucket that has drifted, by the least in flight that it holds."""
+        ratios = {1 << bucket: exp(mean.value) for bucket, mean in self._told().items()}
+        return {n: ratio for n, ratio in ratios.items() if not 1.0 / _OFF <= ratio <= _OFF}
+
+    def _told(self) -> dict[int, RunningMean]:
+        buckets = sorted(self._buckets.items())
+        return {bucket: mean for bucket, mean in buckets if mean.count >= _ENOUGH}
+
+
+def drifts(curves: Mapping[UpstreamName, Curve]) -> dict[UpstreamName, Drift]:
+    """A watch for each server whose curve is known."""
+    return {name: Drift(curve) for name, curve in curves.items()}

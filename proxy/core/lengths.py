@@ -1,0 +1,71 @@
+"""How long a sequence's output is on average, L-hat, and how long a request takes.
+
+Offered work is counted before anybody knows how long an answer will be, so it is counted by the
+mean of the answers before. Only true counts of tokens teach it: usage in responses, else the
+engines' own counters, else what calibration assumed. Chunks do not: speculation puts several tokens
+into one.
+"""
+
+from typing import Final
+
+_ENOUGH: Final = 20
+"""Sequences before their mean is believed: with lengths as spread as in public traces
+(standard deviation about 0.8 means) it is then within 18 % of the true one, two times in three."""
+
+_MEMORY: Final = 500
+"""Sequences over which a mean forgets: minutes on a busy pair, so it follows the hour of day."""
+
+
+class RunningMean:
+    """A mean over about the last `memory` values; the first ones count equally."""
+
+    __slots__ = ("_memory", "count", "value")
+
+    def __init__(self, memory: int) -> None:
+        self._memory = memory
+        self.count = 0
+        self.value = 0.0
+
+    def add(self, value: float, weight: int = 1) -> None:
+        """Take note of `weight` values that are `value` on average."""
+        self.count = min(self.count + weight, self._memory)
+        self.value += (value - self.value) * min(1.0, weight / self.count)
+
+
+class Lengths:
+    """What is known of output lengths and service times."""
+
+    __slots__ = ("_by_engines", "_by_usage", "_service", "assumed")
+
+    def __init__(self, assumed: float | None) -> None:
+        self.assumed = assumed
+        """Mean output tokens of a sequence as calibration has it; None while there is none."""
+        self._by_usage = RunningMean(_MEMORY)
+        self._by_engines = RunningMean(_MEMORY)
+        self._service = RunningMean(_MEMORY // 10)
+
+    def used(self, output_tokens: int, sequences: int) -> None:
+        """The usage of a response: `output_tokens` over all its `sequences`."""
+        self._by_usage.add(output_tokens / sequences, sequences)
+
+    def counted(self, output_tokens: float, sequences: int) -> None:
+        """An engine's own counters: `output_tokens` over `sequences` that ended lately."""
+        self._by_engines.add(output_tokens / sequences, sequences)
+
+    def took(self, seconds: float) -> None:
+        """A request held its place for so long."""
+        self._service.add(seconds)
+
+    @property
+    def output_tokens(self) -> float | None:
+        """L-hat: mean output tokens of a sequence; None while nothing is known."""
+        if self._by_usage.count >= _ENOUGH:
+            return self._by_usage.value
+        if self._by_engines.count >= _ENOUGH:
+            return self._by_engines.value
+        return self._by_usage.value if self._by_usage.count and not self.assumed else self.assumed
+
+    @property
+    def service_seconds(self) -> float:
+        """Mean time that a request holds its place, lately; 0 before the first."""
+        return self._service.value

@@ -1,0 +1,35 @@
+"""`specswitch calibrate` as it is typed: options, errors and exit codes."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from proxy.commands.calibrate import calibrate
+
+
+@pytest.mark.parametrize("given", ["1,two", "0,1", "", "1;2", "-1"])
+def test_concurrencies_are_numbers(given: str) -> None:
+    """Anything else is wrong usage, which is 2."""
+    result = CliRunner().invoke(calibrate, ["--concurrency", given])
+    assert result.exit_code == 2
+    assert "concurrency" in result.output
+
+
+def test_servers_that_are_not_there_are_told(tmp_path: Path) -> None:
+    """It refuses, which is 1, names both, and leaves nothing behind."""
+    out = tmp_path / "c.json"
+    nobody = "http://127.0.0.1:1"  # tcpmux: nothing of ours or anybody's listens there
+    words = ["--spec-url", nobody, "--base-url", nobody, "--out", str(out), "--json"]
+    result = CliRunner().invoke(calibrate, words)
+    assert result.exit_code == 1
+    assert "spec: " in result.output
+    assert "base: " in result.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_tells_the_exit_codes() -> None:
+    """With what each means."""
+    told = CliRunner().invoke(calibrate, ["--help"]).output
+    for part in ("undecided", "130", "goes on where it was stopped"):
+        assert part in told
