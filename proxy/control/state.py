@@ -199,7 +199,7 @@ class Pair:
                 in_flight=None if crossover is None else _number(crossover),
                 tokens_per_second=None if rate is None else _number(rate),
             ),
-            gate=None if crossover is None else _number(thresholds.gate(dispatcher.spec.cap)),
+            gate=None if crossover is None else _number(controller.gate(dispatcher.spec.cap)),
             in_flight=PerUpstream(spec=in_flight.spec, base=in_flight.base),
             average_in_flight=dispatcher.controller.average(now),
             queue_depth=len(dispatcher.room),

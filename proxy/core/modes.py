@@ -32,6 +32,10 @@ _ALIKE = 0.05
 """Windows that differ by less are the same: this is asked at each end of a request."""
 
 
+_FEWEST = 2.0
+"""Sequences that are never too many where speculation pays at all: a lone user and another."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
     """What the controller is set to; sequences, output tokens/s and seconds."""
@@ -47,7 +51,7 @@ class Thresholds:
     tolerance: Bounds
     """Leave above this share of N*, where λ* is known."""
     gate_factor: float
-    """Load is calm at or below this share of N*, and never below one sequence."""
+    """Load is calm at or below this share of what is too much, and never below one sequence."""
     rate_up: float
     """Leave above this share of λ*, unless few are in flight; goes with the tolerance."""
     rate_down: float
@@ -85,15 +89,12 @@ class Thresholds:
         crossover = self.crossover or 0.0
         if self.crossover_rate is None:
             return crossover
-        most = max(self.gate(cap) + 1.0, share * crossover)
+        most = max(_FEWEST, share * crossover)
         return most if cap is None else min(most, cap)
 
-    def gate(self, cap: int | None) -> float:
+    def gate(self, cap: int | None, share: float) -> float:
         """Sequences at or below which load counts as calm."""
-        crossover = self.crossover or 0.0
-        if cap is not None and self.crossover_rate is not None:
-            crossover = min(crossover, cap)
-        return max(1.0, self.gate_factor * crossover)
+        return max(1.0, self.gate_factor * self.most(cap, share))
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,13 +238,17 @@ class Controller:
         if in_flight > self.most(spec.cap):
             return SwitchReason.IN_FLIGHT
         rate = thresholds.crossover_rate
-        if rate is None or in_flight <= thresholds.gate(spec.cap):
+        if rate is None or in_flight <= self.gate(spec.cap):
             return None
         return SwitchReason.RATE if self._fast.value(now) > self._rate_up * rate else None
 
     def most(self, cap: int | None) -> float:
         """Sequences above which speculation is left now, where the server runs `cap` at once."""
         return self.thresholds.most(cap, self.tolerance.share)
+
+    def gate(self, cap: int | None) -> float:
+        """Sequences at or below which load counts as calm now."""
+        return self.thresholds.gate(cap, self.tolerance.share)
 
     @property
     def _rate_up(self) -> float:
@@ -267,7 +272,7 @@ class Controller:
     def _is_calm(self, load: Load, spec: Spec, now: float) -> bool:
         """Low now and lately, and not about to leave again for this very arrival."""
         thresholds = self.thresholds
-        gate = thresholds.gate(spec.cap)
+        gate = self.gate(spec.cap)
         if thresholds.crossover_rate is None:
             low = load.in_flight <= gate and self.average(now) <= gate * _AVERAGE_SLACK
             return low and load.in_flight + load.arriving <= self.most(spec.cap)

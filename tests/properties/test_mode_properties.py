@@ -109,7 +109,7 @@ def test_too_many_are_never_on_spec(
 @given(THRESHOLDS, CAPS, st.floats(0.01, 10.0))
 def test_calm_is_below_too_many(thresholds: Thresholds, cap: int | None, share: float) -> None:
     """What is calm is never what must be left at once, whatever has been learned."""
-    assert thresholds.gate(cap) <= max(1.0, thresholds.most(cap, share))
+    assert thresholds.gate(cap, share) <= max(1.0, thresholds.most(cap, share))
 
 
 @given(THRESHOLDS, MOMENTS)

@@ -67,7 +67,7 @@ def test_calm_is_a_share_of_the_crossover(
     crossover: float | None, gate_factor: float, gate: float
 ) -> None:
     """And never less than one sequence, or a lone user would wait for ever."""
-    assert replace(DEFAULTS, crossover=crossover, gate_factor=gate_factor).gate(None) == gate
+    assert replace(DEFAULTS, crossover=crossover, gate_factor=gate_factor).gate(None, 1.0) == gate
 
 
 # Starting ----------------------------------------------------------------------------------

@@ -56,19 +56,20 @@ def left(thresholds: Thresholds = FOUNDING, *, spec: Spec = WELL) -> Controller:
 @pytest.mark.parametrize(
     ("thresholds", "cap", "most", "gate"),
     [
-        (FOUNDING, None, 4.65, 1.0),
+        (FOUNDING, None, 4.65, 1.1625),
         (replace(FOUNDING, crossover=1.2), None, 2.0, 1.0),
-        (TREE, None, 34.5, 5.75),
+        (TREE, None, 34.5, 8.625),
         (TREE, 16, 16, 4.0),
+        (TREE, 1, 1, 1.0),
         (ALWAYS, None, inf, inf),
         (ALWAYS, 48, 48, 12.0),
         (replace(TREE, crossover_rate=None), 16, 23.0, 5.75),
     ],
 )
 def test_thresholds(thresholds: Thresholds, cap: int | None, most: float, gate: float) -> None:
-    """Half above N*, more than what is calm, never more than the server takes; a quarter of it."""
+    """Half above N* and at least two, never more than the server takes; and a quarter of that."""
     assert thresholds.most(cap, 1.5) == pytest.approx(most)
-    assert thresholds.gate(cap) == pytest.approx(gate)
+    assert thresholds.gate(cap, 1.5) == pytest.approx(gate)
 
 
 @pytest.mark.parametrize("name", ["crossover", "crossover_rate"])
@@ -167,9 +168,12 @@ def test_it_does_not_return_while_somebody_is_on_base() -> None:
 
 
 def test_a_larger_crossover_lets_a_few_be_there() -> None:
-    """A quarter of 23, whoever comes next among them."""
-    assert left(TREE).step(Load(5), WELL, 20.0) is None
-    assert left(TREE).step(Load(4), WELL, 20.0) is not None
+    """A quarter of what is too many, and whoever comes next among them.
+
+    Half above 23 at first; a leaving that nothing confirmed has made it 15 % more.
+    """
+    assert left(TREE).step(Load(9), WELL, 20.0) is None
+    assert left(TREE).step(Load(8), WELL, 20.0) is not None
 
 
 def test_it_does_not_return_for_one_that_is_too_heavy() -> None:
