@@ -9,7 +9,7 @@ import httpx2
 
 from proxy.sim.traces import Request
 from proxy.tools.asking import Question, Sample, ask, chat
-from proxy.tools.load import Shot
+from proxy.tools.bench.load import Shot
 from proxy.tools.prompts import Prompt, stretched
 
 MODEL: Final = "simulated"

@@ -19,14 +19,16 @@ from bench.live.clients import MODEL, shots
 from bench.live.finding import Finding
 from bench.live.pairs import PROFILE, both, simulated
 from proxy.sim.workloads import WORKLOADS, capacity, requests
-from proxy.tools.bench import measure
-from proxy.tools.bench_plan import Endpoint, Level, Options
-from proxy.tools.objective import Figures, end_to_end_of, figures, ratio, values
+from proxy.tools.bench.objective import Figures, end_to_end_of, figures, ratio, values
+from proxy.tools.bench.plan import Endpoint, Level, Options
+from proxy.tools.bench.run import measure
+from proxy.tools.bench.standing import Cell
+from proxy.tools.bench.watching import per_minute
 from proxy.tools.progress import progress
-from proxy.tools.standing import Cell
-from proxy.tools.watching import per_minute
 
 LEVELS: Final = ("poisson-05", "poisson-10")
+_LEAST_LOAD: Final = 0.05
+"""Of the levels."""
 SLOWER: Final = 1.05
 """Mean end-to-end time, relative to always-spec: at most that."""
 
@@ -36,8 +38,8 @@ class Settings:
     """How much is measured, and how fast."""
 
     scale: float = 8.0
-    requests: int = 160
-    """At each level."""
+    requests: int = 200
+    """At 5 % of capacity; at another level so many more that it takes as long."""
     levels: Sequence[str] = LEVELS
     slower: float = SLOWER
 
@@ -73,7 +75,8 @@ def _rate(name: str, scale: float) -> float:
 
 
 def _level(rate: float, name: str, settings: Settings, seed: int) -> Level:
-    planned = requests(WORKLOADS[name], PROFILE, settings.requests, seed)
+    number = round(settings.requests * (WORKLOADS[name].load or 0.0) / _LEAST_LOAD)
+    planned = requests(WORKLOADS[name], PROFILE, number, seed)
     return Level(rate, [shots(planned, settings.scale)])
 
 

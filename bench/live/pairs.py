@@ -40,7 +40,7 @@ from proxy.core.words import UpstreamName
 from proxy.sim.knowledge import Knowledge, conversations, know, mean_context, server
 from proxy.sim.physics import FOUNDING, Profile
 from proxy.tools.asking import connect
-from proxy.tools.server_info import read_server
+from proxy.tools.doctor.server_info import read_server
 from tests.harness.process import Specswitch
 
 PROFILE: Final = FOUNDING

@@ -23,7 +23,7 @@ from bench.live.pairs import both, knowledge, simulated
 from proxy.sim.lengths import CONVERSATION_PROMPTS, spread
 from proxy.sim.traces import Request
 from proxy.tools.asking import Sample, ask, connect
-from proxy.tools.load import Shot
+from proxy.tools.bench.load import Shot
 
 OF_BASE: Final = 0.97
 """Output tokens a second relative to always-base: at least that."""

@@ -24,8 +24,8 @@ from proxy.sim.physics import prefill_work
 from proxy.sim.traces import Request
 from proxy.sim.workloads import capacity
 from proxy.tools.asking import Sample, connect
-from proxy.tools.load import fire
-from proxy.tools.watching import read
+from proxy.tools.bench.load import fire
+from proxy.tools.bench.watching import read
 
 _TICK_SECONDS: Final = 1.0
 """The controller looks at each arrival, each end and each second."""

@@ -1,4 +1,4 @@
-"""`specswitch bench`: options and help; the work is in `proxy/tools/bench.py`."""
+"""`specswitch bench`: options and help; the work is in `proxy/tools/bench/run.py`."""
 
 import sys
 from pathlib import Path
@@ -178,10 +178,10 @@ def bench(  # noqa: PLR0913 - one for each option
     """  # noqa: D301 - \b is click's mark for lines to be left as they are
     import uvloop  # noqa: PLC0415 - `--help` need not wait for what follows
 
-    from proxy.tools import bench as tool  # noqa: PLC0415 - the same
-    from proxy.tools.bench_plan import Options, endpoints  # noqa: PLC0415 - the same
-    from proxy.tools.load import Workload  # noqa: PLC0415 - the same
-    from proxy.tools.objective import Objective  # noqa: PLC0415 - the same
+    from proxy.tools.bench import run as tool  # noqa: PLC0415 - the same
+    from proxy.tools.bench.load import Workload  # noqa: PLC0415 - the same
+    from proxy.tools.bench.objective import Objective  # noqa: PLC0415 - the same
+    from proxy.tools.bench.plan import Options, endpoints  # noqa: PLC0415 - the same
 
     try:
         options = Options(

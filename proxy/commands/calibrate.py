@@ -1,4 +1,4 @@
-"""`specswitch calibrate`: options and help; the work is in `proxy/tools/calibrate.py`."""
+"""`specswitch calibrate`: options and help; the work is in `proxy/tools/calibrate/run.py`."""
 
 import sys
 from pathlib import Path
@@ -150,9 +150,9 @@ def calibrate(*, as_json: bool, levels: tuple[int, ...] | None, **given: object)
     from rich.console import Console  # noqa: PLC0415 - the same
 
     from proxy.calibration import dump  # noqa: PLC0415 - the same
-    from proxy.tools import calibrate as tool  # noqa: PLC0415 - the same
-    from proxy.tools.calibrate_plan import LEVELS  # noqa: PLC0415 - the same
-    from proxy.tools.calibrate_report import show  # noqa: PLC0415 - the same
+    from proxy.tools.calibrate import run as tool  # noqa: PLC0415 - the same
+    from proxy.tools.calibrate.plan import LEVELS  # noqa: PLC0415 - the same
+    from proxy.tools.calibrate.report import show  # noqa: PLC0415 - the same
 
     options = tool.Options(levels=levels or LEVELS, **given)  # type: ignore[arg-type]  # click's own names and types
     console = Console(stderr=True)

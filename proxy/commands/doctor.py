@@ -1,4 +1,4 @@
-"""`specswitch doctor`: options and help; the work is in `proxy/tools/doctor.py`."""
+"""`specswitch doctor`: options and help; the work is in `proxy/tools/doctor/examine.py`."""
 
 import asyncio
 import sys
@@ -73,7 +73,7 @@ def doctor(
 
     Each finding has a code that stays. Nothing is changed on either server.
     """  # noqa: D301 - \b is click's mark for lines to be left as they are
-    from proxy.tools.doctor import run  # noqa: PLC0415 - `--help` need not wait for it
+    from proxy.tools.doctor.examine import run  # noqa: PLC0415 - `--help` need not wait for it
 
     try:
         code = asyncio.run(

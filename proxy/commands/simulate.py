@@ -1,4 +1,4 @@
-"""`specswitch simulate`: options and help; the work is in `proxy/tools/simulate.py`."""
+"""`specswitch simulate`: options and help; the work is in `proxy/tools/simulate/run.py`."""
 
 import sys
 from pathlib import Path
@@ -118,7 +118,7 @@ def simulate(  # noqa: PLR0913 - one for each option
     from proxy.sim.physics import PROFILES  # noqa: PLC0415 - `--help` need not wait for it
     from proxy.sim.policies import EngineKind, Policy  # noqa: PLC0415 - the same
     from proxy.sim.workloads import WORKLOADS  # noqa: PLC0415 - the same
-    from proxy.tools import simulate as tool  # noqa: PLC0415 - the same
+    from proxy.tools.simulate import run as tool  # noqa: PLC0415 - the same
 
     if trace is not None and workloads:
         raise click.UsageError("--trace takes the place of --workload; give one of the two")

@@ -21,11 +21,11 @@ from proxy.errors import SpecswitchError
 from proxy.sim.options import PairOptions
 from proxy.sim.server import SimulatedPair
 from proxy.tools.asking import Fault
-from proxy.tools.bench import measure
-from proxy.tools.bench_plan import Endpoint, Options, plan
-from proxy.tools.objective import figures
+from proxy.tools.bench.objective import figures
+from proxy.tools.bench.plan import Endpoint, Options, plan
+from proxy.tools.bench.run import measure
+from proxy.tools.bench.standing import Cell
 from proxy.tools.progress import progress
-from proxy.tools.standing import Cell
 from tests.harness.configs import config
 from tests.harness.upstream import (
     DONE,

@@ -21,9 +21,9 @@ from proxy.sim.engine import Limits
 from proxy.sim.options import PairOptions
 from proxy.sim.physics import FOUNDING, Profile, StepCost
 from proxy.sim.server import SimulatedPair
-from proxy.tools.calibrate import Options, Outcome, calibrate
-from proxy.tools.calibrate_cells import Part
-from proxy.tools.calibrate_state import State, path_of
+from proxy.tools.calibrate.cells import Part
+from proxy.tools.calibrate.run import Options, Outcome, calibrate
+from proxy.tools.calibrate.state import State, path_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 

@@ -12,9 +12,9 @@ from proxy.core.words import UpstreamName
 from proxy.sim.options import PairOptions
 from proxy.sim.physics import FOUNDING
 from proxy.sim.server import SimulatedPair
-from proxy.tools.checks_live import REQUESTS
-from proxy.tools.diagnosis import Finding, Report, Severity
-from proxy.tools.doctor import examine
+from proxy.tools.doctor.diagnosis import Finding, Report, Severity
+from proxy.tools.doctor.examine import examine
+from proxy.tools.doctor.live import REQUESTS
 from tests.harness.server_infos import SPEC, arguments
 from tests.harness.upstream import DONE, END, STREAM_HEAD, ScriptedUpstream, Send, chunk, reply
 

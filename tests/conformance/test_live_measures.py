@@ -64,7 +64,7 @@ async def test_fast_when_alone_and_back_after_a_step(tmp_path: Path) -> None:
     """At low load as fast as always-spec; a step is followed both ways, once each, by the rule."""
     phases = ((24.0, 0.05), (40.0, 0.8), (56.0, 0.05))
     quiet, stepped = await asyncio.gather(
-        low.run(tmp_path, low.Settings(requests=50, levels=["poisson-10"], slower=1.25), 3),
+        low.run(tmp_path, low.Settings(requests=25, levels=["poisson-10"], slower=1.25), 3),
         step.run(tmp_path, step.Settings(scale=4.0, phases=phases), 3),
     )
     wrong = [one for one in [*quiet, *stepped] if not one.holds]

@@ -19,13 +19,16 @@ from proxy.sim.policies import Policy
 from proxy.sim.results import Result
 from proxy.sim.traces import _HEADERS
 from proxy.sim.workloads import WORKLOADS
-from proxy.tools import bench_plan, checks_pair, doctor, load
 from proxy.tools.asking import Fault
-from proxy.tools.bench_plan import Endpoint, Options
-from proxy.tools.diagnosis import Finding, Report, Severity
-from proxy.tools.objective import Figures
-from proxy.tools.server_info import Trouble
-from proxy.tools.standing import Ratios, Standing
+from proxy.tools.bench import load
+from proxy.tools.bench import plan as bench_plan
+from proxy.tools.bench.objective import Figures
+from proxy.tools.bench.plan import Endpoint, Options
+from proxy.tools.bench.standing import Ratios, Standing
+from proxy.tools.doctor import examine as doctor
+from proxy.tools.doctor import pair as checks_pair
+from proxy.tools.doctor.diagnosis import Finding, Report, Severity
+from proxy.tools.doctor.server_info import Trouble
 
 ROOT = Path(__file__).parents[2]
 PAGES = {
@@ -37,7 +40,7 @@ PAGES = {
     )
 }
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-CHECKS = ("checks_pair", "checks_server", "checks_spec", "checks_memory", "checks_live")
+CHECKS = ("pair", "server", "spec", "memory", "live")
 ANYTHING = ".+?"
 
 
@@ -148,7 +151,7 @@ def words(node: ast.expr | None) -> str:
 
 def calls(module: str) -> Iterator[list[ast.expr | None]]:
     """(code, severity, what, why, change) of each place in a module that makes a finding."""
-    tree = ast.parse((ROOT / "proxy" / "tools" / f"{module}.py").read_text(encoding="utf-8"))
+    tree = ast.parse((ROOT / "proxy" / "tools" / "doctor" / f"{module}.py").read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
             continue
@@ -156,14 +159,14 @@ def calls(module: str) -> Iterator[list[ast.expr | None]]:
             given = {each.arg: each.value for each in node.keywords}
             yield [given.get(each.name) for each in fields(Finding)[:5]]
         elif node.func.id == "_found":
-            positional = node.args[1:] if module == "checks_live" else node.args
+            positional = node.args[1:] if module == "live" else node.args
             yield [*positional, *[None] * (5 - len(positional))]
 
 
 def found_in_code() -> Iterator[tuple[str, frozenset[str], tuple[str, str, str]]]:
     """Code, severities, and patterns of what, why and change; those with a name made up apart."""
     for module in CHECKS:
-        prefix = module.removeprefix("checks_") + "."
+        prefix = module + "."
         for code, severity, *texts in calls(module):
             if not isinstance(code, ast.Constant):
                 continue

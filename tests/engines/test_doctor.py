@@ -4,8 +4,8 @@ import pytest
 
 from proxy.control.engine import connect, read_identity
 from proxy.core.words import UpstreamName
-from proxy.tools.diagnosis import Severity
-from proxy.tools.doctor import examine
+from proxy.tools.doctor.diagnosis import Severity
+from proxy.tools.doctor.examine import examine
 from tests.engines.pair import EnginePair
 
 

@@ -1,8 +1,8 @@
 """Two SGLang servers as doctor reads them: a good pair on one GPU, and any change to it."""
 
 from proxy.core.words import UpstreamName
-from proxy.tools.fields import Fields
-from proxy.tools.server_info import ServerInfo
+from proxy.tools.doctor.fields import Fields
+from proxy.tools.doctor.server_info import ServerInfo
 
 SPEC, BASE = UpstreamName.SPEC, UpstreamName.BASE
 

@@ -7,8 +7,8 @@ from proxy.core.curves import Curve, Prefill, Server
 from proxy.core.words import UpstreamName
 from proxy.sim.lengths import CONVERSATION_PROMPTS, CONVERSATION_REPLIES, draw
 from proxy.sim.physics import Profile, output_rate
-from proxy.tools.crossover import Conditions
-from proxy.tools.fit import Cell
+from proxy.tools.curves.crossover import Conditions
+from proxy.tools.curves.fit import Cell
 
 SPEC, BASE = UpstreamName.SPEC, UpstreamName.BASE
 

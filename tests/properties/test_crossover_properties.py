@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from proxy.calibration import VerdictKind
 from proxy.core.curves import Prefill
-from proxy.tools.crossover import Conditions, conclude
-from proxy.tools.fit import BadDataError, Cell, CellId, Point, fit, points
-from proxy.tools.pairing import Pairing
+from proxy.tools.curves.crossover import Conditions, conclude
+from proxy.tools.curves.fit import BadDataError, Cell, CellId, Point, fit, points
+from proxy.tools.curves.pairing import Pairing
 from tests.harness.sweeps import BASE, SPEC, cell
 
 FREE = Prefill(0.0, 0.0)

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.core.words import UpstreamName
-from proxy.tools.diagnosis import Report, gravest_first
-from proxy.tools.doctor import as_json, judge
-from proxy.tools.fields import Fields
-from proxy.tools.server_info import ServerInfo
+from proxy.tools.doctor.diagnosis import Report, gravest_first
+from proxy.tools.doctor.examine import as_json, judge
+from proxy.tools.doctor.fields import Fields
+from proxy.tools.doctor.server_info import ServerInfo
 from tests.harness.server_infos import BASE, SPEC, arguments
 
 FIELDS = sorted({*arguments(SPEC), *arguments(BASE), "cuda_graph_config", "cuda_graph_max_bs"})

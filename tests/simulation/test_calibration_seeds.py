@@ -11,7 +11,7 @@ import pytest
 
 from proxy.calibration import VerdictKind
 from proxy.sim.physics import CHAIN, FOUNDING, TREE, Profile, crossover
-from proxy.tools.crossover import Findings, conclude
+from proxy.tools.curves.crossover import Findings, conclude
 from tests.harness.sweeps import BASE, SPEC, cell, conditions, sweep, times_of
 
 pytestmark = pytest.mark.slow

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from proxy.tools.asking import Sample
-from proxy.tools.load import Shot, Volley, Workload, drawn, fire, rounds
+from proxy.tools.bench.load import Shot, Volley, Workload, drawn, fire, rounds
 from proxy.tools.prompts import Prompt
 
 PROMPTS = tuple(

@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from proxy.tools.asking import Fault, Sample
-from proxy.tools.load import Shot, Volley
-from proxy.tools.objective import (
+from proxy.tools.bench.load import Shot, Volley
+from proxy.tools.bench.objective import (
     Objective,
     Ratio,
     end_to_end_of,

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from proxy.errors import ConfigError, SpecswitchError
-from proxy.tools.bench_plan import Endpoint, Options, conditions, endpoints, plan
-from proxy.tools.load import Workload
+from proxy.tools.bench.load import Workload
+from proxy.tools.bench.plan import Endpoint, Options, conditions, endpoints, plan
 
 ONE = (Endpoint(name="a", url="http://a"),)
 

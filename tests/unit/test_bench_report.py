@@ -11,12 +11,12 @@ from rich.console import Console
 
 from proxy.errors import SpecswitchError
 from proxy.tools.asking import Fault, Sample
-from proxy.tools.bench_report import show, warnings, write
-from proxy.tools.load import Shot, Volley
-from proxy.tools.objective import Objective, Ratio
+from proxy.tools.bench.load import Shot, Volley
+from proxy.tools.bench.objective import Objective, Ratio
+from proxy.tools.bench.report import show, warnings, write
+from proxy.tools.bench.standing import Cell, Standing, as_json, is_good, standings
+from proxy.tools.bench.watching import Reading, Watched
 from proxy.tools.prompts import Prompt
-from proxy.tools.standing import Cell, Standing, as_json, is_good, standings
-from proxy.tools.watching import Reading, Watched
 
 OBJECTIVE = Objective(ttft=0.5, tpot=0.03)
 PROMPT = Prompt(({"role": "user", "content": "x"},))

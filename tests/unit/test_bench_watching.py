@@ -11,7 +11,7 @@ import pytest
 
 from proxy.errors import SpecswitchError
 from proxy.tools.asking import connect
-from proxy.tools.watching import (
+from proxy.tools.bench.watching import (
     Reading,
     Watched,
     both_active_share,

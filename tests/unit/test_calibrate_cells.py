@@ -9,7 +9,7 @@ import pytest
 from proxy.core.curves import Prefill
 from proxy.core.words import UpstreamName
 from proxy.tools.asking import Sample
-from proxy.tools.calibrate_cells import (
+from proxy.tools.calibrate.cells import (
     Measurement,
     Part,
     Place,
@@ -20,7 +20,7 @@ from proxy.tools.calibrate_cells import (
     step_seconds,
     timed,
 )
-from proxy.tools.cells import BadDataError
+from proxy.tools.curves.cells import BadDataError
 
 PLACE = Place(Part.SWEEP, UpstreamName.SPEC, 2)
 PREFILL = Prefill(0.1, 0.002)

@@ -13,16 +13,16 @@ from proxy.calibration import VerdictKind, dump, parse
 from proxy.core.words import UpstreamName
 from proxy.sim import physics
 from proxy.tools import report
-from proxy.tools.calibrate_cells import Measurement, Part, Place, Timed
-from proxy.tools.calibrate_conclusion import Conclusion, conclude
-from proxy.tools.calibrate_plan import requests_of
-from proxy.tools.calibrate_prefill import Filled
-from proxy.tools.calibrate_report import blocks, sentences, show
-from proxy.tools.calibrate_state import State
-from proxy.tools.cells import BadDataError
-from proxy.tools.fields import Fields
+from proxy.tools.calibrate.cells import Measurement, Part, Place, Timed
+from proxy.tools.calibrate.conclusion import Conclusion, conclude
+from proxy.tools.calibrate.plan import requests_of
+from proxy.tools.calibrate.prefill import Filled
+from proxy.tools.calibrate.report import blocks, sentences, show
+from proxy.tools.calibrate.state import State
+from proxy.tools.curves.cells import BadDataError
+from proxy.tools.doctor.fields import Fields
+from proxy.tools.doctor.server_info import ServerInfo
 from proxy.tools.prompts import Prompt, builtin
-from proxy.tools.server_info import ServerInfo
 
 SPEC, BASE = UpstreamName.SPEC, UpstreamName.BASE
 LEVELS = (1, 2, 3, 4, 6, 8, 12)

@@ -12,8 +12,8 @@ import pytest
 
 from proxy.core.words import UpstreamName
 from proxy.tools.asking import Question, chat
-from proxy.tools.calibrate_cells import Measurement, Part, Place
-from proxy.tools.calibrate_loop import Asked, CellError, Loop, run
+from proxy.tools.calibrate.cells import Measurement, Part, Place
+from proxy.tools.calibrate.loop import Asked, CellError, Loop, run
 
 
 @dataclass

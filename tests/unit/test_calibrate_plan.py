@@ -3,7 +3,7 @@
 import pytest
 
 from proxy.core.words import UpstreamName
-from proxy.tools.calibrate_plan import (
+from proxy.tools.calibrate.plan import (
     LEVELS,
     Pace,
     Plan,

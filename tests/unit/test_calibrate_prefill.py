@@ -5,8 +5,8 @@ from math import inf, nan
 import pytest
 
 from proxy.core.curves import Prefill
-from proxy.tools.calibrate_prefill import LENGTHS, Filled, fit, lengths
-from proxy.tools.cells import BadDataError
+from proxy.tools.calibrate.prefill import LENGTHS, Filled, fit, lengths
+from proxy.tools.curves.cells import BadDataError
 
 
 def _points(*pairs: tuple[int, float]) -> list[Filled]:

@@ -9,9 +9,9 @@ import pytest
 
 from proxy.core.words import UpstreamName
 from proxy.errors import SpecswitchError
-from proxy.tools import calibrate_servers
-from proxy.tools.calibrate_servers import Side, intruder, until_idle
-from proxy.tools.server_info import ServerInfo
+from proxy.tools.calibrate import servers as calibrate_servers
+from proxy.tools.calibrate.servers import Side, intruder, until_idle
+from proxy.tools.doctor.server_info import ServerInfo
 
 SPEC, BASE = UpstreamName.SPEC, UpstreamName.BASE
 Handler = Callable[[httpx2.Request], httpx2.Response]

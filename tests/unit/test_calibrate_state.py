@@ -6,10 +6,10 @@ import pytest
 
 from proxy.core.words import UpstreamName
 from proxy.errors import SpecswitchError
-from proxy.tools.calibrate_cells import Measurement, Part, Place, Timed
-from proxy.tools.calibrate_plan import Pace
-from proxy.tools.calibrate_prefill import Filled
-from proxy.tools.calibrate_state import (
+from proxy.tools.calibrate.cells import Measurement, Part, Place, Timed
+from proxy.tools.calibrate.plan import Pace
+from proxy.tools.calibrate.prefill import Filled
+from proxy.tools.calibrate.state import (
     Scalar,
     State,
     digest,

@@ -9,8 +9,8 @@ import pytest
 from proxy.calibration import VerdictKind
 from proxy.core.curves import Prefill
 from proxy.sim.physics import FOUNDING, crossover
-from proxy.tools.crossover import Conditions, Findings, conclude, more_needed
-from proxy.tools.fit import BadDataError, Cell
+from proxy.tools.curves.crossover import Conditions, Findings, conclude, more_needed
+from proxy.tools.curves.fit import BadDataError, Cell
 from tests.harness.sweeps import (
     BASE,
     LOOPS,

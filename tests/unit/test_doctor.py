@@ -8,8 +8,8 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from proxy.commands.doctor import doctor
-from proxy.tools.diagnosis import Finding, Report, Severity, gravest_first
-from proxy.tools.doctor import as_json, examine, judge, show
+from proxy.tools.doctor.diagnosis import Finding, Report, Severity, gravest_first
+from proxy.tools.doctor.examine import as_json, examine, judge, show
 from tests.harness.server_infos import BASE, SPEC, server
 
 NOWHERE = "http://127.0.0.1:1"

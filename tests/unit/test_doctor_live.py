@@ -6,8 +6,8 @@ import pytest
 
 from proxy.core.words import UpstreamName
 from proxy.tools.asking import Fault, Sample
-from proxy.tools.checks_live import Live, check_live
-from proxy.tools.diagnosis import Finding, Severity
+from proxy.tools.doctor.diagnosis import Finding, Severity
+from proxy.tools.doctor.live import Live, check_live
 
 SPEC, BASE = UpstreamName.SPEC, UpstreamName.BASE
 

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 
 import pytest
 
-from proxy.tools.checks_memory import check_memory
-from proxy.tools.checks_server import check_server
-from proxy.tools.diagnosis import Finding, Severity
-from proxy.tools.server_info import ServerInfo
+from proxy.tools.doctor.diagnosis import Finding, Severity
+from proxy.tools.doctor.memory import check_memory
+from proxy.tools.doctor.server import check_server
+from proxy.tools.doctor.server_info import ServerInfo
 from tests.harness.server_infos import ABSENT, BASE, SPEC, rank, server
 
 

@@ -4,9 +4,9 @@ import pytest
 
 from proxy.core import identity
 from proxy.core.words import UpstreamName
-from proxy.tools.checks_pair import check_pair
-from proxy.tools.diagnosis import Finding, Severity
-from proxy.tools.server_info import ServerInfo
+from proxy.tools.doctor.diagnosis import Finding, Severity
+from proxy.tools.doctor.pair import check_pair
+from proxy.tools.doctor.server_info import ServerInfo
 from tests.harness.server_infos import ABSENT, BASE, SPEC, server
 
 

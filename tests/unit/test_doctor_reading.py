@@ -11,9 +11,9 @@ from proxy.control.engine import read_identity
 from proxy.core.words import UpstreamName
 from proxy.errors import SpecswitchError
 from proxy.tools.asking import connect
-from proxy.tools.fields import Fields
-from proxy.tools.model_files import read_model_file
-from proxy.tools.server_info import ReadError, ServerInfo, Trouble, read_server
+from proxy.tools.doctor.fields import Fields
+from proxy.tools.doctor.model_files import read_model_file
+from proxy.tools.doctor.server_info import ReadError, ServerInfo, Trouble, read_server
 from tests.harness.server_infos import ABSENT, BASE, SPEC, arguments, rank, server
 
 MODELS = {"data": [{"id": "llama", "parent": None, "max_model_len": 32768}]}

@@ -2,9 +2,9 @@
 
 import pytest
 
-from proxy.tools.checks_spec import check_spec
-from proxy.tools.diagnosis import Finding, Severity
-from proxy.tools.server_info import ServerInfo
+from proxy.tools.doctor.diagnosis import Finding, Severity
+from proxy.tools.doctor.server_info import ServerInfo
+from proxy.tools.doctor.spec import check_spec
 from tests.harness.server_infos import ABSENT, SPEC, rank, server
 
 

@@ -8,8 +8,8 @@ from statistics import fmean
 import pytest
 
 from proxy.core.curves import Prefill
-from proxy.tools.cells import agreement, evened, outliers
-from proxy.tools.fit import BadDataError, Cell, Fit, fit, points, refit
+from proxy.tools.curves.cells import agreement, evened, outliers
+from proxy.tools.curves.fit import BadDataError, Cell, Fit, fit, points, refit
 from tests.harness.sweeps import BASE, LOOPS, SPEC, Times, cell
 
 FREE = Prefill(0.0, 0.0)

@@ -6,8 +6,8 @@ from statistics import pstdev
 import pytest
 
 from proxy.core.curves import Prefill
-from proxy.tools.fit import fit, points
-from proxy.tools.pairing import Pairing, Spread, quantile, redrawn
+from proxy.tools.curves.fit import fit, points
+from proxy.tools.curves.pairing import Pairing, Spread, quantile, redrawn
 from tests.harness.sweeps import BASE, LOOPS, SPEC, Times, cell
 
 FREE = Prefill(0.0, 0.0)

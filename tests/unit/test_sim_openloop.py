@@ -18,7 +18,7 @@ from proxy.sim.openloop import (
     saturation,
 )
 from proxy.sim.physics import FOUNDING, TREE
-from proxy.tools.fit import fit, points
+from proxy.tools.curves.fit import fit, points
 from tests.harness.sweeps import BASE, SPEC, conditions, conversation, straight, sweep, times_of
 
 LENGTHS = conversation(2000)

@@ -10,8 +10,8 @@ from proxy.commands.simulate import simulate
 from proxy.errors import ConfigError
 from proxy.sim.measures import LEAST_REQUESTS, LEAST_SEEDS, MEASURED_POLICIES, Measure
 from proxy.sim.workloads import WORKLOADS
-from proxy.tools import simulated
-from proxy.tools.simulate import Options, chosen, measured
+from proxy.tools.simulate import tables as simulated
+from proxy.tools.simulate.run import Options, chosen, measured
 
 SMALL = ("--seeds", "1", "--requests", "40", "--processes", "1")
 

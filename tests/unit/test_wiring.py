@@ -29,7 +29,9 @@ def _thresholds(made: Config) -> Thresholds:
 PATHS: list[tuple[str, object, Callable[[Config], object]]] = [
     ("policy__crossover", 3.1, lambda c: _thresholds(c).crossover),
     ("policy__topology", Topology.SEPARATE, lambda c: _thresholds(c).topology),
-    ("policy__up_factor", 1.7, lambda c: _thresholds(c).up_factor),
+    ("policy__up_factor", 1.7, lambda c: _thresholds(c).tolerance.first),
+    ("policy__up_factor_min", 0.7, lambda c: _thresholds(c).tolerance.least),
+    ("policy__up_factor_max", 2.7, lambda c: _thresholds(c).tolerance.most),
     ("policy__rate_up", 1.8, lambda c: _thresholds(c).rate_up),
     ("policy__rate_down", 0.7, lambda c: _thresholds(c).rate_down),
     ("policy__fast_window", 4.0, lambda c: _thresholds(c).fast_window),

@@ -1,0 +1,131 @@
+"""What a calibration has measured so far, on disk, so that nothing is measured twice.
+
+Written after every step, whole and in one move; read again by a run that asks for the same of the
+same servers. It holds times and counts, no prompt, no answer and no key.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from proxy.core.words import UpstreamName
+from proxy.errors import SpecswitchError
+from proxy.tools.calibrate.cells import Measurement, Part, Place
+from proxy.tools.calibrate.plan import Pace
+from proxy.tools.calibrate.prefill import Filled
+
+_FORMAT: Final = 1
+_MOST_BYTES: Final = 256 * 2**20
+
+Scalar = str | int | float | bool | None
+
+
+class State(msgspec.Struct, kw_only=True):
+    """All that was measured, and of what."""
+
+    format: int = _FORMAT
+    subject: dict[str, Scalar]
+    """Servers and plan, by name: what must be equal for a run to go on from here."""
+    created: str
+    paces: dict[UpstreamName, Pace] = {}
+    filled: dict[UpstreamName, list[Filled]] = {}
+    natural: dict[int, int] | None = None
+    """Output tokens of answers without a fixed length, by the prompt's place in the list."""
+    cells: list[Measurement] = []
+    notes: list[str] = []
+    seconds: float = 0.0
+    """Spent measuring, over all runs."""
+
+    def rounds(self, place: Place) -> list[Measurement]:
+        """What was measured there."""
+        return [found for found in self.cells if found.place == place]
+
+    def of(self, part: Part, server: UpstreamName) -> Iterator[Measurement]:
+        """One server's cells of one part."""
+        return (
+            found
+            for found in self.cells
+            if found.place.part is part and found.place.server is server
+        )
+
+    def note(self, sentence: str) -> None:
+        """Something that a reader of the result should know; once."""
+        if sentence not in self.notes:
+            self.notes.append(sentence)
+
+
+def path_of(out: Path) -> Path:
+    """Where the state of a calibration that will be `out` is kept."""
+    return out.with_name(f"{out.name}.partial")
+
+
+def digest(texts: Iterable[bytes]) -> str:
+    """A short name for a sequence of texts."""
+    found = hashlib.sha256()
+    for text in texts:
+        found.update(len(text).to_bytes(8, "big"))
+        found.update(text)
+    return found.hexdigest()[:16]
+
+
+def resumed(path: Path, subject: Mapping[str, Scalar]) -> State | None:
+    """The state at `path`, if there is one and it is of `subject`; None if there is none.
+
+    Raises:
+        SpecswitchError: there is one, and it is not; says in what it differs.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise SpecswitchError(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        state = msgspec.json.decode(content, type=State)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise SpecswitchError(f"{path} is damaged ({error}); {_AFRESH}") from error
+    if state.format != _FORMAT:
+        raise SpecswitchError(f"{path} is of another version of specswitch; {_AFRESH}")
+    differing = [
+        f"{name} is {subject.get(name)!r}, there {state.subject.get(name)!r}"
+        for name in sorted(subject.keys() | state.subject.keys())
+        if subject.get(name) != state.subject.get(name)
+    ]
+    if differing:
+        raise SpecswitchError(
+            f"{path} was measured for something else: {'; '.join(differing)}. {_AFRESH}"
+        )
+    return state
+
+
+_AFRESH: Final = "--fresh begins anew and discards it"
+
+
+def save(path: Path, state: State) -> None:
+    """Write `state` in one move."""
+    write(path, msgspec.json.encode(state))
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all: beside it first, then in its place.
+
+    Raises:
+        SpecswitchError: it cannot be written.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with beside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            beside.unlink()
+        raise SpecswitchError(f"{path} cannot be written: {error.strerror}") from error

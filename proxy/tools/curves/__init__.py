@@ -1,0 +1,8 @@
+"""From measured cells to curves, a crossover and a verdict: mathematics only.
+
+cells       what was measured at one concurrency, and what is refused of it
+squares     least squares with no coefficient below nought
+fit         cells to a curve
+pairing     two curves: crossings, and how sure they are
+crossover   N*, λ*, the verdict, and which cells need more
+"""
