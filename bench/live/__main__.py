@@ -83,7 +83,12 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--rounds", type=count, default=1, help="of all measures, each with its own seed (1)")
     add("--measures", type=words, default=list(MEASURES), help=",".join(MEASURES))
-    add("--requests", type=count, default=200, help="at 5 %% of capacity, twice at 10 %% (200)")
+    add(
+        "--requests",
+        type=count,
+        default=200,
+        help="at 5 %% of capacity, 3 times as many at 10 %% (200)",
+    )
     add("--low-scale", type=above_zero, default=8.0, help="how much faster than real `low` is (8)")
     add("--step-scale", type=above_zero, default=1.0, help="the same of `step` (1)")
     add("--seed", type=int, default=0, help="of the first round (0)")

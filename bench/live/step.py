@@ -142,11 +142,13 @@ async def _watch(
 
 
 def _rule(scale: float) -> Rule:
+    """Of the first leaving; those after it would be judged by what came of it."""
     known, policy, seconds = knowledge(), Policy(), windows(scale)
+    most = policy.up_factor * known.crossover
     return Rule(
         rate=known.crossover_rate * scale,
-        most=max(known.crossover + 1.0, policy.up_factor * known.crossover),
-        gate=max(1.0, policy.gate_factor * known.crossover),
+        most=most,
+        gate=max(1.0, policy.gate_factor * most),
         up=policy.rate_up,
         down=policy.rate_down,
         fast=seconds["fast_window"],

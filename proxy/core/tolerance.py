@@ -2,7 +2,7 @@
 
 A count above N* is a burst that has only begun, or the crowd of a load that speculation carries
 well. Nothing tells the two apart at once; what arrives in the seconds after does. So a leaving that
-those seconds confirm (more was offered than λ*) makes the next one come sooner, and one that they
+those seconds confirm (clearly more was offered than λ*) makes the next one come sooner, and one that they
 do not makes it come later. Where bursts are the rule, few requests are then left behind on spec;
 where load is steady, chance does not drive it to base (docs/policy.md has the figures).
 """
@@ -13,6 +13,9 @@ from typing import Final
 
 _CONFIRM_SECONDS: Final = 10.0
 """After a leaving. Within the default dwell, so that nothing is lost by waiting for it."""
+
+_CLEARLY: Final = 1.1
+"""Shares of λ*: in ten seconds chance alone may offer a little more."""
 
 _SOONER: Final = 0.6
 _LATER: Final = 1.15
@@ -64,5 +67,5 @@ class Tolerance:
         seconds = now - self._left_at
         if seconds >= _CONFIRM_SECONDS:
             self._left_at = inf
-            factor = _SOONER if self._offered > rate * seconds else _LATER
+            factor = _SOONER if self._offered > _CLEARLY * rate * seconds else _LATER
             self.share = min(self.bounds.most, max(self.bounds.least, self.share * factor))

@@ -64,7 +64,7 @@ async def test_fast_when_alone_and_back_after_a_step(tmp_path: Path) -> None:
     """At low load as fast as always-spec; a step is followed both ways, once each, by the rule."""
     phases = ((24.0, 0.05), (40.0, 0.8), (56.0, 0.05))
     quiet, stepped = await asyncio.gather(
-        low.run(tmp_path, low.Settings(requests=25, levels=["poisson-10"], slower=1.25), 3),
+        low.run(tmp_path, low.Settings(requests=16, levels=["poisson-10"], slower=1.25), 3),
         step.run(tmp_path, step.Settings(scale=4.0, phases=phases), 3),
     )
     wrong = [one for one in [*quiet, *stepped] if not one.holds]
@@ -76,7 +76,9 @@ async def test_fast_when_alone_and_back_after_a_step(tmp_path: Path) -> None:
 @pytest.mark.timeout(120)
 async def test_as_much_as_base_when_full(tmp_path: Path) -> None:
     """Far above capacity it carries what the plain server does, and much more than spec."""
-    short = saturation.Settings(scale=3.0, warm_up=15.0, seconds=18.0, of_base=0.9, of_spec=1.5)
+    short = saturation.Settings(
+        scale=3.0, in_flight=32, warm_up=12.0, seconds=15.0, of_base=0.9, of_spec=1.5
+    )
     found = await saturation.run(tmp_path, short, 0)
     assert not [one for one in found if not one.holds]
     assert value(found, "saturation: switches") == 1.0

@@ -36,8 +36,10 @@ class Finding:
     """What to change, with the flag and its value; empty where nothing has to be."""
     server: UpstreamName | None = None
     """Which server it is about; None for both."""
+    names: tuple[str, ...] = ()
+    """What `what` only counts, since it may be too much to read."""
 
-    def fields(self) -> dict[str, str | None]:
+    def fields(self) -> dict[str, str | list[str] | None]:
         """The finding as JSON has it."""
         return {
             "code": self.code,
@@ -46,6 +48,7 @@ class Finding:
             "what": self.what,
             "why": self.why,
             "change": self.change,
+            "names": list(self.names),
         }
 
 

@@ -8,6 +8,7 @@ A server that cannot be read is a finding, as is all else that is wrong with it.
 
 import asyncio
 import json
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
@@ -15,7 +16,6 @@ from dataclasses import replace
 
 import httpx2
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from proxy.core.words import UpstreamName
@@ -31,6 +31,10 @@ from proxy.tools.progress import progress
 
 _REQUEST_SECONDS = 120.0
 """For one short answer: a first request may compile kernels."""
+
+_WIDEST = 100
+"""Columns; longer lines are hard to read."""
+_INDENT = " " * len("  change  ")
 
 _CHANGES: Mapping[Trouble, str] = {
     Trouble.UNREACHABLE: "start it, or give the right address",
@@ -166,15 +170,16 @@ async def run(
 
 
 def show(report: Report, console: Console) -> None:
-    """Print the report for people: what matters as a table, what is well in a line."""
-    matters = [each for each in report.findings if each.severity is not Severity.OK]
-    if matters:
-        console.print(_table(matters))
+    """Print the report for people: what matters block by block, what is well in one."""
+    width = min(console.width, _WIDEST)
+    for each in report.findings:
+        if each.severity is not Severity.OK:
+            console.print(_block(each, width), soft_wrap=True)
     fine = report.of(Severity.OK)
     if fine:
-        console.print(
-            f"[green]{len(fine)} checks are fine:[/] {', '.join(dict.fromkeys(map(_short, fine)))}."
-        )
+        checks = "1 check is fine" if len(fine) == 1 else f"{len(fine)} checks are fine"
+        named = ", ".join(dict.fromkeys(map(_short, fine)))
+        console.print(Text(_wrapped(f"{checks}: {named}.", width), style="green"), soft_wrap=True)
     console.print(_summary(report), highlight=False)
 
 
@@ -183,20 +188,41 @@ def as_json(report: Report) -> str:
     return json.dumps(report.fields(), indent=2, ensure_ascii=False)
 
 
-def _table(findings: list[Finding]) -> Table:
-    table = Table(show_lines=True, title="specswitch doctor", title_justify="left", expand=True)
-    table.add_column("", no_wrap=True)
-    table.add_column("what", ratio=2, overflow="fold")
-    table.add_column("why it matters", ratio=2, overflow="fold")
-    table.add_column("what to change", ratio=2, overflow="fold")
-    for each in findings:
-        mark = Text(each.severity.value, style=_STYLES[each.severity])
-        what = Text(each.what)
-        what.append(f"\n{each.code}", style="dim")
-        if each.server is not None:
-            what = Text(f"{each.server}: ").append_text(what)
-        table.add_row(mark, what, Text(each.why), Text(each.change))
-    return table
+def _block(finding: Finding, width: int) -> Text:
+    """One finding in lines of at most `width`; a flag is never cut, so that it can be copied."""
+    block = Text()
+    block.append(finding.severity.value, style=_STYLES[finding.severity])
+    block.append(f" {finding.code}\n", style="bold")
+    server = "" if finding.server is None else f"{finding.server}: "
+    parts = {
+        "what": f"{server}{finding.what}{_named(finding, width)}",
+        "why": finding.why,
+        "change": finding.change,
+    }
+    for label, text in parts.items():
+        if text:
+            block.append(f"  {label:<8}", style="dim")
+            block.append(_wrapped(text, width, _INDENT).removeprefix(_INDENT) + "\n")
+    return block
+
+
+def _named(finding: Finding, width: int) -> str:
+    """What the finding counts, if that is no more than a line."""
+    if not finding.names:
+        return ""
+    listed = f": {', '.join(finding.names)}"
+    return listed if len(listed) <= width - len(_INDENT) else "; --json names them"
+
+
+def _wrapped(text: str, width: int, indent: str = "") -> str:
+    return textwrap.fill(
+        text,
+        max(width, 2 * len(_INDENT)),
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _short(finding: Finding) -> str:

@@ -25,13 +25,18 @@ _RECIPE: Final = (
 
 
 def check_memory(spec: ServerInfo, base: ServerInfo) -> Iterator[Finding]:
-    """Whether both have the room that they need."""
+    """Whether both have the room that they need.
+
+    Of a spec that does not speculate (swapped, or without its flags) nothing is said that only
+    holds of one that does.
+    """
     for info in (spec, base):
         yield from _check_room(info)
     if not _share_gpus(spec, base):
         return
     yield from _check_fractions(spec, base)
-    yield from _check_split(spec, base)
+    if spec.algorithm is not None:
+        yield from _check_split(spec, base)
 
 
 def _share_gpus(spec: ServerInfo, base: ServerInfo) -> bool:
@@ -66,7 +71,7 @@ def _check_room(info: ServerInfo) -> Iterator[Finding]:
             why="a long request is refused or never ends",
             change=f"more memory for it, or --context-length {tokens} on both",
         )
-    elif running is not None and info.name is UpstreamName.SPEC and tokens < running * _TOKENS_EACH:
+    elif running is not None and _drafts(info) and tokens < running * _TOKENS_EACH:
         yield Finding(
             code="memory.little_room",
             severity=Severity.WARNING,
@@ -83,6 +88,10 @@ def _check_room(info: ServerInfo) -> Iterator[Finding]:
             server=info.name,
             what=f"room for {tokens} tokens{taken}",
         )
+
+
+def _drafts(info: ServerInfo) -> bool:
+    return info.name is UpstreamName.SPEC and info.algorithm is not None
 
 
 def _check_fractions(spec: ServerInfo, base: ServerInfo) -> Iterator[Finding]:

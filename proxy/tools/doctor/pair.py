@@ -191,9 +191,10 @@ def _check_rows(spec: ServerInfo, base: ServerInfo) -> Iterator[Finding]:
         yield Finding(
             code="pair.unknown",
             severity=Severity.NOTE,
-            what=f"{len(unknown)} not compared, since not both show it: {', '.join(unknown)}",
+            what=f"{len(unknown)} not compared, since not both show it",
             why="another version or vendor of SGLang may name them otherwise",
             change="compare the two launch commands",
+            names=tuple(unknown),
         )
 
 

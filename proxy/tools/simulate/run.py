@@ -1,6 +1,6 @@
 """`specswitch simulate`: policies side by side on simulated engines, as tables, JSON or a report.
 
-The figures are made in `proxy/sim`; here they are asked for, and `simulated.py` shows them.
+The figures are made in `proxy/sim`; here they are asked for, and `tables.py` shows them.
 """
 
 import json
@@ -32,7 +32,7 @@ from proxy.sim.run import Run
 from proxy.sim.workloads import WORKLOADS, Workload, replay, requests
 from proxy.tools import report
 from proxy.tools.progress import progress
-from proxy.tools.simulate import tables as simulated
+from proxy.tools.simulate import tables
 
 ALL: Final = "all"
 """Every profile, workload or policy."""
@@ -107,7 +107,7 @@ def run(options: Options, *, report_to: Path | None, as_json: bool) -> int:
     comparisons = simulate(options, quiet=as_json)
     found = [one for each in comparisons for one in measures(each)] if options.measures else []
     if as_json:
-        click.echo(json.dumps(simulated.as_json(comparisons, found)))
+        click.echo(json.dumps(tables.as_json(comparisons, found), allow_nan=False))
     else:
         _show(comparisons, found)
     if report_to is not None:
@@ -154,17 +154,17 @@ def _plan(options: Options, profile: str) -> Plan:
 def _show(comparisons: Sequence[Comparison], found: Sequence[Measure]) -> None:
     console = Console()
     if found:
-        console.print(simulated.measures_table(found))
+        console.print(tables.measures_table(found))
         return
     for comparison in comparisons:
-        for table in simulated.tables(comparison):
+        for table in tables.compared(comparison):
             console.print(table)
 
 
 def _write(path: Path, comparisons: Sequence[Comparison], found: Sequence[Measure]) -> None:
     """The report, with one run of ours shown over time for each profile."""
     shown = [(each, *_one_run(each)) for each in comparisons]
-    text = report.html("specswitch simulate", simulated.blocks(shown, found))
+    text = report.html("specswitch simulate", tables.blocks(shown, found))
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -6,13 +6,15 @@ from math import isfinite
 from typing import Final, TypeAlias
 
 from rich.box import SIMPLE_HEAD
-from rich.console import JustifyMethod
+from rich.console import Group, JustifyMethod
 from rich.table import Table
+from rich.text import Text as Line
 
 from proxy.core.words import UpstreamName
 from proxy.sim.compare import Comparison, Figure, mean_e2e, p95_e2e
 from proxy.sim.measures import POISSON, Measure
 from proxy.sim.policies import Policy, Setting
+from proxy.sim.results import Result
 from proxy.sim.run import Moment, Run
 from proxy.sim.workloads import Workload
 from proxy.tools.report import Block, Chart, Heading, Series, Style, TableBlock, Text
@@ -42,20 +44,25 @@ _TIMES: Final[tuple[_Detail, ...]] = (
 _SHARES: Final[tuple[_Detail, ...]] = (
     ("tok/s", lambda r: r.tokens_per_second, "{:.0f}"),
     ("good", lambda r: r.goodput, "{:.0%}"),
-    ("switches/min", lambda r: r.switches_per_minute, "{:.2f}"),
+    ("per min", lambda r: r.switches_per_minute, "{:.2f}"),
     ("both active", lambda r: r.both_active, "{:.0%}"),
     ("on spec", lambda r: r.on_spec, "{:.0%}"),
 )
+_OF_TWO: Final = frozenset({"per min", "both active", "on spec"})
+"""Columns that mean nothing where there are no two engines."""
+_OF_TWO_FIELDS: Final = frozenset({"switches_per_minute", "both_active", "on_spec", "peak_spec"})
+"""The same of a result."""
+_ONE_ENGINE: Final = frozenset({Policy.IDEAL, Policy.IDEAL_10})
 
 _LEGEND: Final = (
     "Mean end-to-end seconds. to ideal: relative to one engine that switches speculation at every "
     "step, geometric mean over workloads and seeds. tail: p95 relative to always-base, worst "
-    "workload. good: the share of requests within the objective. quiet and busy: mean of the half "
-    "with the fewest and the most requests around them."
+    "workload. per min: switches a minute. good: the share of requests within the objective. quiet "
+    "and busy: mean of the half with the fewest and the most requests around them."
 )
 
 
-def tables(comparison: Comparison) -> list[Table]:
+def compared(comparison: Comparison) -> list[Group]:
     """Mean times by workload, what they amount to, and with one workload its details."""
     names = [workload.name for workload in comparison.plan.workloads]
     levels = [name for name in names if name.startswith(POISSON)]
@@ -72,7 +79,7 @@ def tables(comparison: Comparison) -> list[Table]:
     return [*shown, _table("all workloads", *_overall(comparison))]
 
 
-def measures_table(found: Sequence[Measure]) -> Table:
+def measures_table(found: Sequence[Measure]) -> Group:
     """Each measure with its bound."""
     return _table("measures", *_measures(found))
 
@@ -90,7 +97,7 @@ def blocks(shown: Sequence[Shown], found: Sequence[Measure]) -> list[Block]:
 
 
 def as_json(comparisons: Sequence[Comparison], found: Sequence[Measure]) -> dict[str, JSON]:
-    """Everything; a figure without a bound is null."""
+    """Everything; what is infinite, or means nothing of that policy, is null."""
     return {
         "comparisons": [_comparison_json(comparison) for comparison in comparisons],
         "measures": [
@@ -123,11 +130,23 @@ def _comparison_json(comparison: Comparison) -> JSON:
                 "policy": key.policy,
                 "workload": key.workload,
                 "seed": key.seed,
-                **asdict(result),
+                **_result_json(key.policy, result),
             }
             for key, result in comparison.ordered()
         ],
     }
+
+
+def _result_json(policy: Policy, result: Result) -> dict[str, JSON]:
+    known = {name: _strict(value) for name, value in asdict(result).items()}
+    return known | dict.fromkeys(_OF_TWO_FIELDS if policy in _ONE_ENGINE else ())
+
+
+def _strict(value: float | dict[str, float]) -> JSON:
+    """A figure or a spread: a time of no request at all is infinite, and so not known."""
+    if isinstance(value, dict):
+        return {name: _finite(figure) for name, figure in value.items()}
+    return _finite(value)
 
 
 def _finite(figure: float) -> float | None:
@@ -161,7 +180,7 @@ def _ladder(comparison: Comparison, names: Sequence[str]) -> _Rows:
 
 
 def _overall(comparison: Comparison) -> _Rows:
-    columns = ["policy", "to ideal", "worst", "tail", "switches/min", "both active", "on spec"]
+    columns = ["policy", "to ideal", "worst", "tail", "per min", "both active", "on spec"]
     return columns, [[policy, *_summary(comparison, policy)] for policy in comparison.plan.policies]
 
 
@@ -175,21 +194,31 @@ def _summary(comparison: Comparison, policy: Policy) -> list[str]:
     if Policy.ALWAYS_BASE in comparison.plan.policies:
         tail = max(comparison.ratio(policy, Policy.ALWAYS_BASE, name, p95_e2e) for name in names)
         cells[2] = f"{tail:.2f}"
-    return [
-        *cells,
-        f"{comparison.overall(policy, lambda r: r.switches_per_minute):.2f}",
-        f"{comparison.overall(policy, lambda r: r.both_active):.0%}",
-        f"{comparison.overall(policy, lambda r: r.on_spec):.0%}",
+    of_two = [
+        _cell(policy, detail, comparison.overall(policy, detail[1]))
+        for detail in _SHARES
+        if detail[0] in _OF_TWO
     ]
+    return [*cells, *of_two]
 
 
 def _details(comparison: Comparison, workload: str, details: Sequence[_Detail]) -> _Rows:
     columns = ["policy", *(name for name, _, _ in details)]
     rows = [
-        [policy, *(form.format(comparison.mean(policy, workload, of)) for _, of, form in details)]
+        [
+            policy,
+            *(_cell(policy, one, comparison.mean(policy, workload, one[1])) for one in details),
+        ]
         for policy in comparison.plan.policies
     ]
     return columns, rows
+
+
+def _cell(policy: Policy, detail: _Detail, figure: float) -> str:
+    """The figure as it is shown; blank where it means nothing or is of no request at all."""
+    name, _, form = detail
+    means = isfinite(figure) and not (name in _OF_TWO and policy in _ONE_ENGINE)
+    return form.format(figure) if means else ""
 
 
 def _measures(found: Sequence[Measure]) -> _Rows:
@@ -206,14 +235,15 @@ def _measures(found: Sequence[Measure]) -> _Rows:
     return ["profile", "measure", "figure", "at most", "holds"], rows
 
 
-def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    for column in columns:
+def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Group:
+    """A line and a table: a title of the table's own is broken to the table's width."""
+    table = Table(box=SIMPLE_HEAD)
+    for place, column in enumerate(columns):
         side: JustifyMethod = "left" if column in _WORDS else "right"
-        table.add_column(column, justify=side, overflow="fold")
+        table.add_column(column, justify=side, overflow="fold", no_wrap=place == 0)
     for row in rows:
         table.add_row(*row)
-    return table
+    return Group(Line(title, style="bold"), table)
 
 
 def _comparison_blocks(comparison: Comparison) -> list[Block]:
