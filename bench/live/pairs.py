@@ -74,8 +74,19 @@ class _Addresses(msgspec.Struct):
     base: str
 
 
+class _Upstream(msgspec.Struct):
+    health: str
+
+
 class _State(msgspec.Struct):
     mode: str
+    upstreams: dict[str, _Upstream]
+
+    @property
+    def speculates(self) -> bool:
+        """By choice, and not because base has not been looked at yet."""
+        healthy = all(one.health == "healthy" for one in self.upstreams.values())
+        return healthy and self.mode == UpstreamName.SPEC
 
 
 @cache
@@ -149,7 +160,7 @@ async def _until_it_speculates(process: Specswitch) -> None:
             async with asyncio.timeout(_START_SECONDS):
                 while True:
                     answer = await admin.get("/admin/state")
-                    if msgspec.json.decode(answer.content, type=_State).mode == UpstreamName.SPEC:
+                    if msgspec.json.decode(answer.content, type=_State).speculates:
                         return
                     await asyncio.sleep(_POLL_SECONDS)
         except TimeoutError:

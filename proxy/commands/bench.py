@@ -10,8 +10,9 @@ from proxy.errors import ConfigError, SpecswitchError
 _EPILOG = """\b
 Exit codes:
   0    done, and every request that the servers took ended well
-  1    a request failed, or an endpoint was not there or answered none;
-       refusals (429, 503) are counted apart and are no failure
+  1    a request failed, an endpoint was not there or answered none, or a file
+       could not be read or written; refusals (429, 503) are counted apart and
+       are no failure
   2    wrong usage
   130  interrupted; what was measured until then is shown
 """
@@ -178,10 +179,10 @@ def bench(  # noqa: PLR0913 - one for each option
     """  # noqa: D301 - \b is click's mark for lines to be left as they are
     import uvloop  # noqa: PLC0415 - `--help` need not wait for what follows
 
-    from proxy.tools.bench import run as tool  # noqa: PLC0415 - the same
     from proxy.tools.bench.load import Workload  # noqa: PLC0415 - the same
     from proxy.tools.bench.objective import Objective  # noqa: PLC0415 - the same
     from proxy.tools.bench.plan import Options, endpoints  # noqa: PLC0415 - the same
+    from proxy.tools.bench.run import run  # noqa: PLC0415 - the same
 
     try:
         options = Options(
@@ -203,7 +204,7 @@ def bench(  # noqa: PLR0913 - one for each option
             model=model,
             seed=seed,
         )
-        code = uvloop.run(tool.run(options, report=report, as_json=as_json))
+        code = uvloop.run(run(options, report=report, as_json=as_json))
     except ConfigError as error:
         for path, message in error.findings:
             click.echo(f"{path}: {message}", err=True)
@@ -218,8 +219,11 @@ def bench(  # noqa: PLR0913 - one for each option
 
 def _numbers(rate: float | None, rates: str | None) -> tuple[float, ...]:
     """The rates of both options; raises ConfigError where one is no number."""
-    try:
-        listed = [float(one) for one in rates.split(",")] if rates else []
-    except ValueError as error:
-        raise ConfigError([("--rates", f"{error}")]) from error
-    return (*([] if rate is None else [rate]), *listed)
+    listed = [] if rate is None else [rate]
+    for word in rates.split(",") if rates else ():
+        try:
+            listed.append(float(word))
+        except ValueError as error:
+            finding = f"{word!r} is no number; give them like 0.5,1,2"
+            raise ConfigError([("--rates", finding)]) from error
+    return tuple(listed)

@@ -150,15 +150,18 @@ def calibrate(*, as_json: bool, levels: tuple[int, ...] | None, **given: object)
     from rich.console import Console  # noqa: PLC0415 - the same
 
     from proxy.calibration import dump  # noqa: PLC0415 - the same
-    from proxy.tools.calibrate import run as tool  # noqa: PLC0415 - the same
+    from proxy.tools.calibrate import run  # noqa: PLC0415 - the same
     from proxy.tools.calibrate.plan import LEVELS  # noqa: PLC0415 - the same
     from proxy.tools.calibrate.report import show  # noqa: PLC0415 - the same
+    from proxy.tools.destination import reject_unwritable  # noqa: PLC0415 - the same
 
-    options = tool.Options(levels=levels or LEVELS, **given)  # type: ignore[arg-type]  # click's own names and types
+    options = run.Options(levels=levels or LEVELS, **given)  # type: ignore[arg-type]  # click's own names and types
     console = Console(stderr=True)
     try:
+        reject_unwritable(options.out)
+        reject_unwritable(options.report)
         outcome = uvloop.run(
-            tool.calibrate(options, clock=time.monotonic, console=console, quiet=as_json)
+            run.calibrate(options, clock=time.monotonic, console=console, quiet=as_json)
         )
     except SpecswitchError as error:
         click.echo(f"specswitch: {error}", err=True)

@@ -118,18 +118,17 @@ def simulate(  # noqa: PLR0913 - one for each option
     from proxy.sim.physics import PROFILES  # noqa: PLC0415 - `--help` need not wait for it
     from proxy.sim.policies import EngineKind, Policy  # noqa: PLC0415 - the same
     from proxy.sim.workloads import WORKLOADS  # noqa: PLC0415 - the same
-    from proxy.tools.simulate import run as tool  # noqa: PLC0415 - the same
+    from proxy.tools.simulate import run  # noqa: PLC0415 - the same
 
     if trace is not None and workloads:
         raise click.UsageError("--trace takes the place of --workload; give one of the two")
     try:
-        names = tool.chosen("--workload", workloads or [tool.ALL], list(WORKLOADS))
-        options = tool.Options(
-            profiles=tool.chosen("--profile", profiles or ["founding"], list(PROFILES)),
+        names = run.chosen("--workload", workloads or [run.ALL], list(WORKLOADS))
+        options = run.Options(
+            profiles=run.chosen("--profile", profiles or ["founding"], list(PROFILES)),
             workloads=tuple(WORKLOADS[name] for name in names),
             policies=tuple(
-                Policy(name)
-                for name in tool.chosen("--policy", policies or [tool.ALL], list(Policy))
+                Policy(name) for name in run.chosen("--policy", policies or [run.ALL], list(Policy))
             ),
             engine=EngineKind(engine),
             seeds=seeds,
@@ -138,10 +137,10 @@ def simulate(  # noqa: PLR0913 - one for each option
             processes=processes,
         )
         if measures:
-            options = tool.measured(options)
+            options = run.measured(options)
         elif trace is not None:
-            options = tool.with_trace(options, trace)
-        code = tool.run(options, report_to=report, as_json=as_json)
+            options = run.with_trace(options, trace)
+        code = run.run(options, report_to=report, as_json=as_json)
     except ConfigError as error:
         for path, message in error.findings:
             click.echo(f"{path}: {message}", err=True)

@@ -6,8 +6,8 @@ from tempfile import TemporaryFile
 from proxy.errors import SpecswitchError
 
 
-def try_out(path: Path | None) -> None:
-    """Write nothing to `path` that stays, in the way in which it will be written; None is well.
+def reject_unwritable(path: Path | None) -> None:
+    """See that a file can be written at `path`, and leave nothing there; None is well.
 
     What exists and is no file, as a pipe or a terminal, is left alone: opening it may be noticed at
     its other end.

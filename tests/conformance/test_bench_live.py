@@ -250,7 +250,10 @@ def invoked(*argv: str) -> Result:
     [
         ((), "--url"),
         (("--url", "http://x"), "--rate: is needed"),
-        (("--url", "http://x", "--rates", "1,x"), "--rates: could not convert"),
+        (
+            ("--url", "http://x", "--rates", "1,x"),
+            "--rates: 'x' is no number; give them like 0.5,1,2",
+        ),
         (("--url", "http://x", "--rate", "-1"), "--rate: must be above 0"),
         (("--url", "http://x", "--rate", "1", "--workload", "storm"), "--workload"),
         (("--url", "http://x", "--admin-url", "y=http://z", "--rate", "1"), "--admin-url"),
@@ -264,10 +267,21 @@ def test_wrong_usage(argv: tuple[str, ...], said: str) -> None:
 
 
 def test_a_server_that_is_not_there() -> None:
-    """It ends with 1 and says where there is none."""
+    """It ends with 1 and says where there is none, and nothing of what it would have sent."""
     result = invoked("--url", "http://127.0.0.1:9", "--rate", "1")
     assert result.exit_code == 1
     assert "does not answer" in result.output
+    assert "at least" not in result.output
+    assert "stopped" not in result.output
+
+
+def test_a_report_that_cannot_be_written(tmp_path: Path) -> None:
+    """It ends with 1 before an endpoint is asked; there is none here."""
+    pytest.importorskip("matplotlib")
+    page = tmp_path / "no" / "out.html"
+    result = invoked("--url", "http://127.0.0.1:9", "--rate", "1", "--report", str(page))
+    assert result.exit_code == 1
+    assert "cannot be written: there is no such folder" in result.output
 
 
 def test_more_connections_than_this_process_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,7 +322,7 @@ async def test_the_command(tmp_path: Path) -> None:
         code, output, errors = await _process(*argv, "--report", str(page))
         assert code == 0, errors
         assert "poisson at 100 requests/s" in output
-        assert "20 requests to each of 1 endpoints" in errors
+        assert errors.startswith("20 requests to one endpoint: at least 0 s\nbench: ")
         assert page.read_text().count("<svg") == 3
         code, output, errors = await _process(*argv, "--json")
         assert (code, errors) == (0, "")

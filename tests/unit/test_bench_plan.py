@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from proxy.errors import ConfigError, SpecswitchError
-from proxy.tools.bench.load import Workload
-from proxy.tools.bench.plan import Endpoint, Options, conditions, endpoints, plan
+from proxy.tools.bench.load import Shot, Workload
+from proxy.tools.bench.plan import Endpoint, Options, conditions, endpoints, plan, planned_seconds
+from proxy.tools.prompts import Prompt
 
 ONE = (Endpoint(name="a", url="http://a"),)
 
@@ -134,3 +135,14 @@ def test_the_conditions_hold_no_secret() -> None:
     for trace, name in ((Path("x/y.csv"), "y.csv"), (None, "built in")):
         options = Options(endpoints=ONE, workload=Workload.TRACE, trace=trace)
         assert conditions(options)["trace"] == name
+
+
+def test_a_request_stands_for_the_time_since_the_one_before() -> None:
+    """So a slow rate weighs more than a fast one; a crowd at one moment weighs something, too."""
+    prompt = Prompt(({"role": "user", "content": "x"},))
+    shots = [Shot(at, prompt, 10) for at in (0.5, 2.0, 2.0)]
+    assert list(planned_seconds(shots)) == pytest.approx([0.501, 1.501, 0.001])
+    slow, fast = plan(Options(endpoints=ONE, rates=(0.5, 4.0), requests=50, rounds=1))
+    seconds = [sum(planned_seconds(level.rounds[0])) for level in (slow, fast)]
+    assert seconds == pytest.approx([level.rounds[0][-1].at + 0.05 for level in (slow, fast)])
+    assert seconds[0] > 4 * seconds[1]

@@ -28,6 +28,16 @@ def test_servers_that_are_not_there_are_told(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("option", ["--out", "--report"])
+def test_a_file_that_cannot_be_written_is_told_first(tmp_path: Path, option: str) -> None:
+    """Before either server is asked; there is none here."""
+    words = ["--out", str(tmp_path / "c.json"), option, str(tmp_path / "no" / "file")]
+    result = CliRunner().invoke(calibrate, words)
+    assert result.exit_code == 1
+    assert "cannot be written: there is no such folder" in result.output
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_help_tells_the_exit_codes() -> None:
     """With what each means."""
     told = CliRunner().invoke(calibrate, ["--help"]).output

@@ -94,7 +94,8 @@ def test_what_one_of_them_does_not_show_is_unknown() -> None:
     """Another version of SGLang is no mismatch: a note names what was not compared."""
     findings = found(server(SPEC, page_size=ABSENT), server(BASE))
     assert findings.keys() == {"pair.unknown"}
-    assert "page_size" in findings["pair.unknown"].what
+    assert findings["pair.unknown"].what == "1 not compared, since not both show it"
+    assert findings["pair.unknown"].names == ("page_size",)
 
 
 def test_a_server_that_says_nothing_of_itself_is_no_mismatch() -> None:

@@ -62,6 +62,12 @@ async def test_a_server_is_read_whole() -> None:
     [
         {},
         {"speculative_adaptive": True},
+        {"speculative_num_steps": 5, "speculative_eagle_topk": 8},
+        {"speculative_num_steps": "5", "speculative_eagle_topk": -1},
+        {"speculative_num_steps": ABSENT, "speculative_eagle_topk": ABSENT},
+        {"speculative_num_draft_tokens": 32},
+        {"speculative_num_draft_tokens": 32, "speculative_adaptive": True},
+        {"speculative_num_draft_tokens": ABSENT, "speculative_adaptive": True},
         {"disable_cuda_graph": True},
         {"internal_states": ABSENT, "cuda_graph_max_bs": 32, "context_length": 4096},
         {"internal_states": [], "cuda_graph_config": {"decode": {"max_bs": 64}}},
@@ -79,6 +85,21 @@ async def test_the_identity_is_the_one_that_the_proxy_reads(
     async with answering(pages) as client:
         info, identity = await read_server(name, client), await read_identity(client)
     assert info.identity == identity
+
+
+@pytest.mark.asyncio
+async def test_the_shape_of_the_drafts_is_a_part_of_the_identity() -> None:
+    """As it is said, by both readings: a calibration is for this shape and no other."""
+    shape = {
+        "speculative_num_steps": 5,
+        "speculative_eagle_topk": 8,
+        "speculative_num_draft_tokens": 32,
+    }
+    pages = {"/v1/models": MODELS, "/server_info": arguments(SPEC, **shape)}
+    async with answering(pages) as client:
+        info, identity = await read_server(SPEC, client), await read_identity(client)
+    for found in (info.identity, identity):
+        assert {name: getattr(found, name) for name in shape} == shape
 
 
 @pytest.mark.asyncio

@@ -10,15 +10,15 @@ from proxy.commands.simulate import simulate
 from proxy.errors import ConfigError
 from proxy.sim.measures import LEAST_REQUESTS, LEAST_SEEDS, MEASURED_POLICIES, Measure
 from proxy.sim.workloads import WORKLOADS
-from proxy.tools.simulate import tables as simulated
 from proxy.tools.simulate.run import Options, chosen, measured
+from proxy.tools.simulate.tables import as_json
 
 SMALL = ("--seeds", "1", "--requests", "40", "--processes", "1")
 
 
 def specswitch(*arguments: str) -> Result:
-    """The command with these arguments."""
-    return CliRunner().invoke(simulate, [*arguments])
+    """The command with these arguments, on a terminal of 80 columns."""
+    return CliRunner(env={"COLUMNS": "80"}).invoke(simulate, [*arguments])
 
 
 def test_names_are_taken_in_order_and_once() -> None:
@@ -89,6 +89,37 @@ def test_json_has_every_run_and_no_infinity() -> None:
     assert said["measures"] == []
 
 
+def test_what_means_nothing_is_null_or_blank(tmp_path: Path) -> None:
+    """The time of each further token where there is none; two engines where there is one."""
+    trace = tmp_path / "one.csv"
+    trace.write_text("at,prompt_tokens,output_tokens\n0,10,1\n1,20,1\n")
+    arguments = ("--trace", str(trace), "--policy", "switch", "--policy", "ideal", *SMALL)
+    said = json.loads(specswitch(*arguments, "--json").stdout, parse_constant=pytest.fail)
+    ours, ideal = said["comparisons"][0]["results"]
+
+    assert set(ours["per_token"].values()) == {None}
+    of_two = ("switches_per_minute", "both_active", "on_spec", "peak_spec")
+    assert None not in [ours[name] for name in of_two]
+    assert {ideal[name] for name in of_two} == {None}
+    shown = specswitch(*arguments).stdout
+    assert "inf" not in shown
+    (row,) = [line for line in shown.partition("shares")[2].splitlines() if "ideal" in line]
+    assert len(row.split()) == 3  # its name, tok/s and good
+
+
+def test_titles_and_policies_stay_whole() -> None:
+    """A narrow table does not break its title, nor 80 columns the name of a policy."""
+    found = specswitch("--workload", "poisson-10", *SMALL)
+    whole = specswitch("--workload", "poisson-10", "--workload", "bursts", *SMALL)
+
+    for lines in (found.stdout.splitlines(), whole.stdout.splitlines()):
+        assert lines[0] == "founding: mean E2E, s; N* 3.11, λ* 181 tok/s, eta 0.9"
+        assert all(len(line) <= 80 for line in lines)
+        names = [line.split()[0] for line in lines if line.startswith("  hyst")]
+        assert set(names) == {"hysteresis-quarter", "hysteresis-half"}
+    assert "per min" in whole.stdout
+
+
 def test_tables_name_each_policy_and_workload() -> None:
     """Means by workload, then what they amount to; progress is on standard error."""
     found = specswitch("--workload", "poisson-10", "--workload", "bursts", *SMALL)
@@ -123,7 +154,7 @@ def test_step_engines_leave_the_ideal_out() -> None:
 
 @pytest.mark.slow
 def test_report_is_one_file(tmp_path: Path) -> None:
-    """The report has the ladder, a run over time, and every policy; a bad path is an error."""
+    """The report has the ladder, a run over time, and every policy."""
     pytest.importorskip("matplotlib")
     path = tmp_path / "out.html"
     arguments = ("--workload", "poisson-10", "--workload", "poisson-50", *SMALL)
@@ -134,9 +165,16 @@ def test_report_is_one_file(tmp_path: Path) -> None:
     for word in ("Load ladder", "One run of ours", "always-base", "<svg"):
         assert word in text
     assert "<script" not in text
-    lost = specswitch(*arguments, "--report", str(tmp_path / "no" / "out.html"))
+
+
+def test_report_that_cannot_be_written_is_told_before_the_work(tmp_path: Path) -> None:
+    """Exit code 1, and nothing was simulated."""
+    pytest.importorskip("matplotlib")
+    lost = specswitch("--workload", "all", "--report", str(tmp_path / "no" / "out.html"))
+
     assert lost.exit_code == 1
-    assert "cannot be written" in lost.output
+    assert "cannot be written: there is no such folder" in lost.output
+    assert "simulating" not in lost.output
 
 
 def test_measures_have_their_own_size() -> None:
@@ -155,7 +193,7 @@ def test_measures_say_what_does_not_hold() -> None:
     """In the object: figure, bound, and whether it holds."""
     kept = Measure("founding", "this", 1.0, 1.1)
     lost = Measure("founding", "that", 1.2, 1.1)
-    said = simulated.as_json([], [kept, lost])["measures"]
+    said = as_json([], [kept, lost])["measures"]
 
     assert said == [
         {"profile": "founding", "what": "this", "figure": 1.0, "bound": 1.1, "holds": True},

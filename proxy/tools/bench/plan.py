@@ -3,8 +3,9 @@
 Drawn from the seed before anything is sent, so every endpoint gets the same.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import isfinite
 from pathlib import Path
 from random import Random
@@ -19,6 +20,9 @@ from proxy.tools.prompts import Prompt
 
 DEFAULT_OBJECTIVE = Objective(ttft=0.5, tpot=0.03)
 """A first token before half a second, then faster than anybody reads (33 tokens/s)."""
+
+_LEAST_SECONDS = 0.001
+"""Of the plan for each request, so that a trace of requests that all come at once has a length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +148,12 @@ class Level:
 
     rate: float | None
     rounds: Sequence[Sequence[Shot]]
+
+
+def planned_seconds(shots: Sequence[Shot]) -> Iterator[float]:
+    """Return for each request of a round the seconds since the one before: how far it brings us."""
+    times = [0.0, *(shot.at for shot in shots)]
+    return (_LEAST_SECONDS + after - before for before, after in pairwise(times))
 
 
 def plan(options: Options) -> list[Level]:

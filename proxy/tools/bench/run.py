@@ -22,16 +22,17 @@ import httpx2
 from rich.console import Console
 
 from proxy.errors import SpecswitchError
-from proxy.tools import report as reports
 from proxy.tools.asking import Sample, ask, chat, connect, model_of
-from proxy.tools.bench import report as bench_report
 from proxy.tools.bench import standing
 from proxy.tools.bench.load import Shot, Volley, fire
-from proxy.tools.bench.plan import Endpoint, Level, Options, conditions, plan
+from proxy.tools.bench.plan import Endpoint, Level, Options, conditions, plan, planned_seconds
+from proxy.tools.bench.report import show, write
 from proxy.tools.bench.standing import Cell
 from proxy.tools.bench.watching import read, watching
+from proxy.tools.destination import reject_unwritable
 from proxy.tools.progress import Progress, duration, progress
 from proxy.tools.prompts import stretched
+from proxy.tools.report import require
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130
 
@@ -52,32 +53,42 @@ async def run(options: Options, *, report: Path | None, as_json: bool) -> int:
         SpecswitchError: an endpoint is not there, or a file cannot be read or written.
     """
     if report is not None:
-        reports.require()
+        require()
+        reject_unwritable(report)
     _provide_descriptors(options)
-    console = Console(stderr=True)
     stop = asyncio.Event()
-    levels = plan(options)
-    cells: list[Cell] = []
-    with (
-        suppress(_StoppedError),
-        _interruptible(stop),
-        _showing(console, options, levels, quiet=as_json) as shown,
-    ):
-        cells = await measure(options, levels, shown, stop, clock=time.monotonic)
-        if stop.is_set():
-            raise _StoppedError
+    cells = await _measured(options, stop, quiet=as_json)
     # Repeatable, as the arrivals are.
     found = standing.standings(cells, options.objective, Random(options.seed))  # noqa: S311 - no secret
     told = conditions(options)
     if as_json:
         click.echo(standing.as_json(found, told, interrupted=stop.is_set()))
     else:
-        bench_report.show(Console(), found, told, interrupted=stop.is_set())
+        show(Console(), found, told, interrupted=stop.is_set())
     if report is not None:
-        bench_report.write(report, found, cells, told, interrupted=stop.is_set())
+        write(report, found, cells, told, interrupted=stop.is_set())
     if stop.is_set():
         return INTERRUPTED
     return DONE if standing.is_good(found) else FAILED
+
+
+async def _measured(options: Options, stop: asyncio.Event, *, quiet: bool) -> list[Cell]:
+    """What was measured by the end of the plan or the first Ctrl-C, and how far it is meanwhile.
+
+    Nothing is announced before every endpoint has answered.
+    """
+    levels = plan(options)
+    cells: list[Cell] = []
+    async with _connected(options, time.monotonic) as targets:
+        with (
+            suppress(_StoppedError),
+            _interruptible(stop),
+            _showing(Console(stderr=True), options, levels, quiet=quiet) as shown,
+        ):
+            cells = await _take(targets, options, levels, shown, stop)
+            if stop.is_set():
+                raise _StoppedError
+    return cells
 
 
 async def measure(
@@ -93,24 +104,8 @@ async def measure(
     Raises:
         SpecswitchError: an endpoint or its admin listener does not answer before anything is sent.
     """
-    cells: list[Cell] = []
-    async with AsyncExitStack() as ends:
-        targets = [
-            await ends.enter_async_context(_target(options, endpoint, clock))
-            for endpoint in options.endpoints
-        ]
-        for target in targets:
-            await target.warm_up(levels[0].rounds[0][: options.warm_up], stop)
-        for level in levels:
-            row = [Cell(target.endpoint.name, level.rate) for target in targets]
-            cells += row
-            for turn, shots in enumerate(level.rounds):
-                legs = [
-                    partial(target.take, cell, shots, shown, stop)
-                    for target, cell in zip(targets, row, strict=True)
-                ]
-                await (_together(legs) if options.together else _in_turn(legs, back=turn % 2 == 1))
-    return [cell for cell in cells if cell.fired]
+    async with _connected(options, clock) as targets:
+        return await _take(targets, options, levels, shown, stop)
 
 
 Leg = Callable[[], Awaitable[None]]
@@ -168,8 +163,9 @@ class _Target:
             return
         rate = "" if cell.rate is None else f" at {cell.rate:g}/s"
         note = f"{cell.endpoint}{rate}"
+        steps = planned_seconds(shots)
         async with watching(self._admin, self._clock) as watched:
-            volley = await self._fire(shots, stop, partial(shown.step, 1, note))
+            volley = await self._fire(shots, stop, lambda: shown.step(next(steps), note))
         cell.fired.append((shots, volley))
         if self._admin is not None:
             cell.watched.append(watched)
@@ -195,6 +191,41 @@ class _Target:
             ignore_eos=self._options.ignore_eos,
         )
         return await ask(self._client, question, clock=self._clock)
+
+
+async def _take(
+    targets: Sequence[_Target],
+    options: Options,
+    levels: Sequence[Level],
+    shown: Progress,
+    stop: asyncio.Event,
+) -> list[Cell]:
+    """The plan at every endpoint, round by round; those cells in which anything was sent."""
+    cells: list[Cell] = []
+    for target in targets:
+        await target.warm_up(levels[0].rounds[0][: options.warm_up], stop)
+    for level in levels:
+        row = [Cell(target.endpoint.name, level.rate) for target in targets]
+        cells += row
+        for turn, shots in enumerate(level.rounds):
+            legs = [
+                partial(target.take, cell, shots, shown, stop)
+                for target, cell in zip(targets, row, strict=True)
+            ]
+            await (_together(legs) if options.together else _in_turn(legs, back=turn % 2 == 1))
+    return [cell for cell in cells if cell.fired]
+
+
+@asynccontextmanager
+async def _connected(
+    options: Options, clock: Callable[[], float]
+) -> AsyncIterator[Sequence[_Target]]:
+    """All endpoints, each of which has answered."""
+    async with AsyncExitStack() as ends:
+        yield [
+            await ends.enter_async_context(_target(options, endpoint, clock))
+            for endpoint in options.endpoints
+        ]
 
 
 @asynccontextmanager
@@ -257,21 +288,25 @@ def _interruptible(stop: asyncio.Event) -> Iterator[None]:
 def _showing(
     console: Console, options: Options, levels: Sequence[Level], *, quiet: bool
 ) -> Iterator[Progress]:
-    """How far it is, after a word on how long it will take."""
-    together = options.together
-    seconds = sum(shots[-1].at for level in levels for shots in level.rounds if shots)
-    requests = sum(len(shots) for level in levels for shots in level.rounds)
+    """How far it is in seconds of the plan, after a word on how long it will take."""
+    rounds = [shots for level in levels for shots in level.rounds if shots]
     times = len(options.endpoints)
     if not quiet:
-        console.print(
-            f"{requests} requests to each of {times} endpoints, "
-            f"{'all at once' if together else 'in turn'}: "
-            f"at least {duration(seconds if together else seconds * times)}",
-            highlight=False,
-            soft_wrap=True,
-        )
-    with progress(console, total=requests * times, what="requests", quiet=quiet) as shown:
+        line = _announcement(rounds, times, together=options.together)
+        console.print(line, highlight=False, soft_wrap=True)
+    total = times * sum(sum(planned_seconds(shots)) for shots in rounds)
+    with progress(console, total=total, what="bench", quiet=quiet) as shown:
         yield shown
+
+
+def _announcement(rounds: Sequence[Sequence[Shot]], times: int, *, together: bool) -> str:
+    requests = sum(len(shots) for shots in rounds)
+    seconds = sum(shots[-1].at for shots in rounds)
+    to = "to one endpoint"
+    if times > 1:
+        to = f"to each of {times} endpoints, {'all at once' if together else 'in turn'}"
+    counted = "1 request" if requests == 1 else f"{requests} requests"
+    return f"{counted} {to}: at least {duration(seconds if together else seconds * times)}"
 
 
 def _provide_descriptors(options: Options) -> None:

@@ -5,9 +5,9 @@ silence.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import hypot, isfinite, sqrt
+from math import exp, hypot, isfinite, log, sqrt
 from statistics import fmean, median, median_low, stdev
 from typing import Final, TypeAlias
 
@@ -45,6 +45,13 @@ MISFIT_SIGMAS: Final = 4.0
 MISFIT: Final = 0.2
 """A cell this far from its curve, and this much more than its own noise, is not understood. 5 % in
 a rate moves a crossover by about 10 %."""
+
+
+_SHIFTED: Final = 0.1
+"""Of the time per token, as a logarithm, from which on a server is another one: as much in the ratio
+of two moves a crossover by a quarter."""
+_ALIKE: Final = 0.5
+"""Of the change common to both: with less of it, a server has not followed."""
 
 
 class BadDataError(SpecswitchError):
@@ -233,3 +240,53 @@ def by_cell(measured: Sequence[Point]) -> dict[CellId, list[Point]]:
     for point in measured:
         runs[point.id].append(point)
     return runs
+
+
+Shift: TypeAlias = Mapping[UpstreamName, float]
+"""How much more time per token each server takes in later runs than in the first, relative."""
+
+
+def shift(cells: Sequence[Cell]) -> Shift | None:
+    """How far both servers changed their speed meanwhile; None where they did not, surely.
+
+    By cells that were run more than once, in the order of `cells`. A disturbance hits one server,
+    and its next run shows it; what hits both alike, and lasts, is the machine. Runs are compared as
+    they are: prompts of others stop all of them alike.
+    """
+    moved = {name: _moved(cells, name) for name in UpstreamName}
+    known = [found for found in moved.values() if found is not None]
+    if len(known) < len(moved):
+        return None
+    weights = [sigma**-2 for _, sigma in known]
+    common = sum(w * by for w, (by, _) in zip(weights, known, strict=True)) / sum(weights)
+    alike = all(by / common > _ALIKE for by, _ in known) if common else False
+    sure = abs(common) > max(_SHIFTED, MISFIT_SIGMAS * sum(weights) ** -0.5)
+    if not (alike and sure):
+        return None
+    return {name: exp(by) - 1.0 for name, (by, _) in zip(moved, known, strict=True)}
+
+
+def _moved(cells: Sequence[Cell], name: UpstreamName) -> tuple[float, float] | None:
+    """Mean change of a server's time per token, as a logarithm, and its standard error."""
+    runs: dict[CellId, list[Cell]] = defaultdict(list)
+    for cell in cells:
+        if cell.server is name:
+            runs[cell.id].append(cell)
+    changes = [_change(*found) for found in runs.values() if len(found) > 1]
+    if not changes:
+        return None
+    weight = sum(sigma**-2 for _, sigma in changes)
+    return sum(by / sigma**2 for by, sigma in changes) / weight, weight**-0.5
+
+
+def _change(first: Cell, *later: Cell) -> tuple[float, float]:
+    """From the first run to the mean of the later ones."""
+    rest = tuple(sample for cell in later for sample in cell.samples)
+    sigma = hypot(_error(first.samples, 1), _error(rest, len(later)))
+    return log(fmean(rest) / fmean(first.samples)), sigma
+
+
+def _error(samples: Sequence[float], runs: int) -> float:
+    """Relative standard error of a mean over requests of so many runs."""
+    scatter = stdev(samples) / fmean(samples) / sqrt(len(samples))
+    return hypot(scatter, RUN_NOISE / sqrt(runs))

@@ -1,36 +1,26 @@
-"""Cells of both servers to a verdict: N*, λ*, how sure they are, and what to measure again.
+"""Cells of both servers to what is found: verdict, N*, λ*, how sure they are, and what is wanted.
 
-Pure, and honest before useful: data that cannot be are refused, data that do not tell give
-`undecided`, and every interval is a 90 % one.
+Pure. Data that cannot be are refused, data that do not tell give `undecided` (see `verdict`), and
+every interval is a 90 % one.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import floor, inf, isfinite
+from math import floor, inf
 from random import Random
 from typing import Final
 
-from proxy.calibration import Interval, Verdict, VerdictKind
+from proxy.calibration import Interval, Verdict
 from proxy.core.curves import Prefill, Server
 from proxy.core.words import UpstreamName
 from proxy.sim.openloop import crossover_rate, expected_crossover_rate, saturation
+from proxy.tools.curves.cells import shift
 from proxy.tools.curves.fit import BadDataError, Cell, CellId, Fit, fit, outliers, points
 from proxy.tools.curves.pairing import EDGE, Pairing, Spread, quantile, redrawn
+from proxy.tools.curves.verdict import interval, judge
 
 _RESAMPLES: Final = 400
 """Of the bootstrap: an end of a 90 % interval then rests on 20 of them."""
-
-_SURE: Final = 0.95
-"""The share of replicates that must agree on what kind of pair this is."""
-
-_WORTH_IT: Final = 1.05
-"""The lead of speculation below which it is not worth a second server."""
-
-_WIDEST: Final = 2.0
-"""Upper over lower end of N*. A threshold off by a quarter costs 3 % at most, off by two 10 %."""
-
-_WIDEST_GAP: Final = 4.0
-"""From one measured concurrency to the next around N*: a curve does not vouch for more."""
 
 _LONE: Final = 2.0
 """A sweep starts at or below this: what a lone request gains is half of the question."""
@@ -102,7 +92,7 @@ def conclude(
     pairing = Pairing(*(_fitted(cells, conditions, name) for name in UpstreamName))
     replicates = [redrawn(pairing, random) for _ in range(resamples)]
     spread = Spread.of(replicates)
-    judged = _judge(pairing, spread)
+    judged = judge(pairing, spread, shift(cells))
     servers = {name: _server(pairing.of(name), conditions, name) for name in UpstreamName}
     rate = None
     if judged.crossover is not None and conditions.lengths:
@@ -111,7 +101,7 @@ def conclude(
         verdict=Verdict(kind=judged.kind, sentence=judged.sentence + _rate_sentence(rate)),
         crossover=judged.crossover,
         rate=rate,
-        alone=_interval(pairing.lead(1.0), spread.alone),
+        alone=interval(pairing.lead(1.0), spread.alone),
         crossings=tuple(crossing.in_flight for crossing in pairing.crossings()),
         reach=pairing.reach,
         fits={name: pairing.of(name) for name in UpstreamName},
@@ -169,7 +159,7 @@ def _rate(
         min(scale * expected_crossover_rate(*_redrawn_servers(pairing, conditions), lengths), most)
         for pairing in replicates
     )
-    return _interval(value, redrawn_rates)
+    return interval(value, redrawn_rates)
 
 
 def _redrawn_servers(pairing: Pairing, conditions: Conditions) -> tuple[Server, Server]:

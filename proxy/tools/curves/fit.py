@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from math import log, sqrt
-from statistics import fmean
+from statistics import fmean, median
 from typing import Final
 
 from proxy.core.curves import Curve
@@ -128,6 +128,20 @@ class Fit:
         free = len(self.points) - len(_columns(_levels(self.points))) - (self.jump is not None)
         away = (self.residual(point) / point.sigma(self.run_noise) for point in self.points)
         return sum(sigmas * sigmas for sigmas in away) / free if free > 0 else 1.0
+
+    def noise(self, point: Point) -> float:
+        """By how much a run of this cell moves besides what its requests explain, relative.
+
+        The noise between runs; and where the curve holds less well than that and the requests
+        explain, as much more as makes up for it (Birge's ratio).
+        """
+        whole = max(1.0, self.chi_square) * point.sigma(self.run_noise) ** 2
+        return sqrt(whole - point.scatter**2)
+
+    @property
+    def unexplained(self) -> float:
+        """That of a typical cell: how far it is from the curve for no known reason."""
+        return median(map(self.noise, self.points))
 
     def explains(self, point: Point) -> bool:
         """Whether a point is no further away than noise, or too little to count."""

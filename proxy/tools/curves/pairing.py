@@ -6,7 +6,7 @@ Pure; the verdict is drawn in `crossover`.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import ceil, log, sqrt
+from math import ceil, log
 from random import Random
 from statistics import fmean
 from typing import Final
@@ -86,17 +86,16 @@ def redrawn(pairing: Pairing, random: Random) -> Pairing:
     """The pair as another calibration might have found it: one replicate of the bootstrap.
 
     Requests are drawn again within their cell, and each run is moved by the noise between runs.
-    Where the curve holds less well than the noise explains, that noise is taken larger by as much
-    (Birge's ratio), so that an interval is not narrow for a curve that does not fit.
+    Where a curve holds less well than the noise explains, that noise is taken larger by as much, so
+    that an interval is not narrow for a curve that does not fit.
     """
     return Pairing(*(_redrawn(fit, random) for fit in (pairing.spec, pairing.base)))
 
 
 def _redrawn(fit: Fit, random: Random) -> Fit:
-    noise = fit.run_noise * sqrt(max(1.0, fit.chi_square))
     seconds = [
         fmean(random.choices(point.samples, k=len(point.samples)))
-        * max(_LEAST_MOVE, random.gauss(1.0, noise))
+        * max(_LEAST_MOVE, random.gauss(1.0, fit.noise(point)))
         for point in fit.points
     ]
     return refit(fit, seconds, random.random())
@@ -117,6 +116,8 @@ class Spread:
     """The share of replicates in which a lead ends on the way."""
     lasting: float
     """The share in which spec is ahead from 1 to the reach."""
+    surely: Sequence[tuple[float, float, float]]
+    """(in flight, lower, upper end) of its lead."""
 
     @classmethod
     def of(cls, replicates: Sequence[Pairing]) -> "Spread":
@@ -132,7 +133,22 @@ class Spread:
             first=sorted(ends),
             crossing=sum(first is not None and first > 1.0 for first in firsts) / count,
             lasting=firsts.count(None) / count,
+            surely=[_lead_of(replicates, step) for step in replicates[0].steps()],
         )
+
+    def parts(self, in_flight: float) -> bool:
+        """Whether spec is surely ahead somewhere below this number, and surely behind above it.
+
+        Two curves that run close together cross somewhere by chance, and often at a like place in
+        all replicates; neither a gain below it nor a loss above it follows from that.
+        """
+        ahead = any(n <= in_flight and low > 1.0 for n, low, _ in self.surely)
+        return ahead and any(n >= in_flight and high < 1.0 for n, _, high in self.surely)
+
+
+def _lead_of(replicates: Sequence[Pairing], in_flight: float) -> tuple[float, float, float]:
+    leads = sorted(pairing.lead(in_flight) for pairing in replicates)
+    return in_flight, quantile(leads, EDGE), quantile(leads, 1.0 - EDGE)
 
 
 def _first_end(pairing: Pairing) -> float | None:

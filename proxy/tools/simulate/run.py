@@ -31,6 +31,7 @@ from proxy.sim.policies import EngineKind, Policy, Setting, is_possible, play
 from proxy.sim.run import Run
 from proxy.sim.workloads import WORKLOADS, Workload, replay, requests
 from proxy.tools import report
+from proxy.tools.destination import reject_unwritable
 from proxy.tools.progress import progress
 from proxy.tools.simulate import tables
 
@@ -104,6 +105,7 @@ def run(options: Options, *, report_to: Path | None, as_json: bool) -> int:
     """
     if report_to is not None:
         report.require()
+        reject_unwritable(report_to)
     comparisons = simulate(options, quiet=as_json)
     found = [one for each in comparisons for one in measures(each)] if options.measures else []
     if as_json:
