@@ -29,8 +29,8 @@ from proxy.tools.progress import progress
 LEVELS: Final = {"poisson-05": 1, "poisson-10": 3}
 """Workloads, and how many times as many requests as at the first.
 
-At 10 % a few in flight at one time make the controller leave, about once in 20 minutes. With 160
-requests that is never or once, and once costs 3 %; with more it counts for what it is.
+At 10 % a few in flight at one time make the controller leave, about once in half an hour. With
+160 requests that is never or once, and once costs 3 %; with more it counts for what it is.
 """
 SLOWER: Final = 1.05
 """Mean end-to-end time, relative to always-spec: at most that."""

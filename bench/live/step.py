@@ -203,15 +203,14 @@ def _leaving(seen: _Seen, rule: Rule, due: float | None, scale: float) -> Iterat
 def _returning(seen: _Seen, due: float | None, scale: float) -> Iterator[Finding]:
     back = [at for at, mode in seen.modes if at >= seen.down and mode is UpstreamName.SPEC]
     returned = min(back, default=None)
-    late = _TICK_SECONDS + _POLL_SECONDS + _SLACK_SECONDS
+    yield Finding(
+        name="step: back on spec, s after the rule asked for it",
+        value=None if returned is None or due is None else (returned - due) * scale,
+        at_most=(_TICK_SECONDS + _POLL_SECONDS + _SLACK_SECONDS) * scale,
+    )
     yield Finding(
         name="step: back on spec, s after the step down",
         value=None if returned is None else (returned - seen.down) * scale,
-        at_most=None if due is None else (due - seen.down + late) * scale,
-    )
-    yield Finding(
-        name="step: back on spec by the rule, s after the step down",
-        value=None if due is None else (due - seen.down) * scale,
     )
 
 

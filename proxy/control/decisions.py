@@ -99,6 +99,9 @@ class Decisions:
     def calibration_checked(self, faults: tuple[str, ...]) -> None:
         """The state has it."""
 
+    def held(self, seconds: float) -> None:
+        """The log has it."""
+
     def health_changed(
         self, upstream: UpstreamName, health: Health, cause: EjectionCause | None, detail: str
     ) -> None:

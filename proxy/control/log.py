@@ -193,6 +193,10 @@ class LogObserver:
             "; ".join(faults),
         )
 
+    def held(self, seconds: float) -> None:
+        """The mode is kept on base."""
+        self._pair.warning("the mode has changed too often: it stays base for %.0f s", seconds)
+
     def health_changed(
         self, upstream: UpstreamName, health: Health, cause: EjectionCause | None, detail: str
     ) -> None:

@@ -140,6 +140,11 @@ class Metrics:
     def calibration_checked(self, faults: tuple[str, ...]) -> None:
         """Nothing: what came of it is read at a scrape."""
 
+    def held(self, seconds: float) -> None:
+        """Count it among the switches: as one that was not made."""
+        del seconds
+        self._switches[UpstreamName.BASE, SwitchReason.FLAP].inc()
+
     def health_changed(
         self, upstream: UpstreamName, health: Health, cause: EjectionCause | None, detail: str
     ) -> None:

@@ -46,6 +46,11 @@ class Observers:
         for observer in self._observers:
             observer.calibration_checked(faults)
 
+    def held(self, seconds: float) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.held(seconds)
+
     def health_changed(
         self, upstream: UpstreamName, health: Health, cause: EjectionCause | None, detail: str
     ) -> None:

@@ -185,6 +185,7 @@ class Prober:
             acceptance_length=self._account.acceptance_length() if speculates else None,
             at=now,
             age_seconds=load.age_seconds or 0.0,
+            stale_after=_MISSED_READINGS * self._rules.interval,
         )
         self.findings.signals = signals
         self._dispatcher.signals_read(self.name, signals, now)

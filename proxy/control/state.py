@@ -87,7 +87,7 @@ class CalibrationState(BaseModel):
     verdict: VerdictKind
     sentence: str
     valid: bool
-    """Whether it is gone by: false where the servers are not those that it was made for."""
+    """Whether it is of these servers."""
     faults: list[str]
     """In what they are not."""
     drift: Drifts
@@ -223,7 +223,7 @@ class Pair:
             created=calibration.created,
             verdict=calibration.verdict.kind,
             sentence=calibration.verdict.sentence,
-            valid=dispatcher.controller.crossover is not None,
+            valid=not dispatcher.calibration_faults,
             faults=list(dispatcher.calibration_faults),
             drift=Drifts(spec=drift.get(UpstreamName.SPEC), base=drift.get(UpstreamName.BASE)),
         )

@@ -88,6 +88,8 @@ class Dispatcher:
         """
         self._offering = False
         self._stopped = False
+        self._held_until = -inf
+        """Until when it was told last that the mode is held on base."""
 
     def upstream(self, name: UpstreamName) -> Upstream:
         """The upstream called `name`."""
@@ -182,7 +184,7 @@ class Dispatcher:
         if lease.weight and evidence is Evidence.GOOD:
             self._learn_times(lease, answer, now)
         self.in_flight.give_back(lease, now)
-        self.controller.level(self.in_flight.total, now)
+        self._level(now)
         self._learn(lease, evidence, now)
         self._after_change(now)
 
@@ -204,6 +206,8 @@ class Dispatcher:
 
     def tick(self, now: float) -> None:
         """Let time pass: ejections end, patience runs out, silence grows, the average falls."""
+        self.controller.level(self.in_flight.total, now)
+        self.controller.served_in(self.lengths.service_seconds, now)
         for upstream in self._both:
             if upstream.health.advance(now):
                 upstream.work.forgive(now)
@@ -244,6 +248,8 @@ class Dispatcher:
         self.lengths.assumed = settings.expected_tokens
         if settings.curves != before.curves or renewed:
             self.drift = drifts(settings.curves)
+        if SPEC in renewed:
+            self.controller.forget_server()
         self.room.size = settings.queue_size
         self.spec = self._set_to(self.spec, settings.spec_cap, fresh=SPEC in renewed)
         self.base = self._set_to(self.base, settings.base_cap, fresh=BASE in renewed)
@@ -352,7 +358,8 @@ class Dispatcher:
         ]
         if tuple(faults) != self.calibration_faults:
             self.calibration_faults = tuple(faults)
-            self._observer.calibration_checked(self.calibration_faults)
+            if self.settings.made_for:
+                self._observer.calibration_checked(self.calibration_faults)
         thresholds = self.settings.thresholds
         if faults:
             thresholds = replace(thresholds, crossover=None, crossover_rate=None)
@@ -404,7 +411,7 @@ class Dispatcher:
         lease = self.in_flight.take(
             decision.upstream, need.weight, upstream.work, trial=trial, now=now
         )
-        self.controller.level(self.in_flight.total, now)
+        self._level(now)
         self._observer.decided(decision.upstream, decision.reason)
         in_flight = self.in_flight.total
         return Place(decision.upstream, decision.reason, self.mode, lease, in_flight, now)
@@ -429,12 +436,18 @@ class Dispatcher:
             return room_full(len(self.room), self.in_flight, settings)
         return None
 
+    def _level(self, now: float) -> None:
+        """What is in flight has changed; only where λ* is unknown its average decides."""
+        if self.controller.thresholds.crossover_rate is None:
+            self.controller.level(self.in_flight.total, now)
+
     def _learn_times(self, lease: Lease, answer: Answer, now: float) -> None:
         """What an answer says of lengths, and of how fast its server is."""
         self.lengths.took(now - lease.stamp.at)
-        self.controller.served_in(self.lengths.service_seconds, now)
         if answer.output_tokens:
             self.lengths.used(answer.output_tokens, lease.weight)
+        else:
+            self.lengths.silent(lease.weight)
         drift, seconds_per_token = self.drift.get(lease.upstream), answer.seconds_per_token
         if drift is None or seconds_per_token is None:
             return
@@ -471,6 +484,9 @@ class Dispatcher:
         """
         load = Load(self.in_flight.total, *arriving)
         switch = self.controller.step(load, Spec(self.spec.in_service, self.spec.cap), now)
+        if self.controller.held_until > self._held_until:
+            self._held_until = self.controller.held_until
+            self._observer.held(self._held_until - now)
         self._settle(self.controller.reason, load.in_flight + load.arriving, now)
         if switch is not None and self.mode is not switch.to:
             self._observer.wanted(switch)

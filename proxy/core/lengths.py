@@ -16,6 +16,10 @@ _MEMORY: Final = 500
 """Sequences over which a mean forgets: minutes on a busy pair, so it follows the hour of day."""
 
 
+_LEAST_TOLD: Final = 0.2
+"""Share of answers with usage below which those few no longer speak for all."""
+
+
 class RunningMean:
     """A mean over about the last `memory` values; the first ones count equally."""
 
@@ -35,18 +39,25 @@ class RunningMean:
 class Lengths:
     """What is known of output lengths and service times."""
 
-    __slots__ = ("_by_engines", "_by_usage", "_service", "assumed")
+    __slots__ = ("_by_engines", "_by_usage", "_service", "_told", "assumed")
 
     def __init__(self, assumed: float | None) -> None:
         self.assumed = assumed
         """Mean output tokens of a sequence as calibration has it; None while there is none."""
         self._by_usage = RunningMean(_MEMORY)
         self._by_engines = RunningMean(_MEMORY)
+        self._told = RunningMean(_MEMORY)
+        """Share of sequences whose answers carry usage."""
         self._service = RunningMean(_MEMORY // 10)
 
     def used(self, output_tokens: int, sequences: int) -> None:
         """The usage of a response: `output_tokens` over all its `sequences`."""
         self._by_usage.add(output_tokens / sequences, sequences)
+        self._told.add(1.0, sequences)
+
+    def silent(self, sequences: int) -> None:
+        """A response for so many sequences that carried no usage."""
+        self._told.add(0.0, sequences)
 
     def counted(self, output_tokens: float, sequences: int) -> None:
         """An engine's own counters: `output_tokens` over `sequences` that ended lately."""
@@ -59,11 +70,13 @@ class Lengths:
     @property
     def output_tokens(self) -> float | None:
         """L-hat: mean output tokens of a sequence; None while nothing is known."""
-        if self._by_usage.count >= _ENOUGH:
+        enough = self._by_usage.count >= _ENOUGH
+        if enough and self._told.value >= _LEAST_TOLD:
             return self._by_usage.value
         if self._by_engines.count >= _ENOUGH:
             return self._by_engines.value
-        return self._by_usage.value if self._by_usage.count and not self.assumed else self.assumed
+        seen = enough or (self._by_usage.count and not self.assumed)
+        return self._by_usage.value if seen else self.assumed
 
     @property
     def service_seconds(self) -> float:

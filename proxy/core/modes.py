@@ -32,6 +32,9 @@ _ALIKE = 0.05
 """Windows that differ by less are the same: this is asked at each end of a request."""
 
 
+_LONGEST_WINDOWS = 10.0
+"""How many times its configured length a window may become."""
+
 _FEWEST = 2.0
 """Sequences that are never too many where speculation pays at all: a lone user and another."""
 
@@ -130,10 +133,15 @@ class Controller:
     __slots__ = (
         "_average",
         "_changes",
+        "_crowded_at",
         "_fast",
-        "_held_until",
         "_left_at",
+        "_left_for",
+        "_limits",
+        "_limits_of",
+        "_service_seconds",
         "_slow",
+        "held_until",
         "mode",
         "reason",
         "strain",
@@ -147,14 +155,22 @@ class Controller:
         self.reason = (
             SwitchReason.UNCALIBRATED if thresholds.crossover is None else SwitchReason.HEALTH
         )
+        """Why the mode is what it is."""
         self.strain = Strain(thresholds.least_acceptance)
         self.tolerance = Tolerance(thresholds.tolerance)
+        self.held_until = -inf
+        """Until when it stays on base because the mode has changed too often."""
         self._average = DecayedAverage(thresholds.count_window, now=now)
         self._fast = DecayedRate(thresholds.fast_window, now=now)
         self._slow = DecayedRate(thresholds.slow_window, now=now)
+        self._service_seconds = 0.0
+        self._crowded_at = -inf
+        """When more than the gate were last in flight."""
         self._left_at = -inf
-        self._held_until = -inf
+        self._left_for = SwitchReason.HEALTH
         self._changes: deque[float] = deque()
+        self._limits = (0.0, 0.0)
+        self._limits_of: tuple[int | None, float] | None = None
 
     @property
     def crossover(self) -> float | None:
@@ -162,25 +178,41 @@ class Controller:
         return self.thresholds.crossover
 
     def set_to(self, thresholds: Thresholds, now: float) -> None:
-        """Go by `thresholds` from now on; what was observed stays."""
-        self.thresholds = thresholds
+        """Go by `thresholds` from now on; what was observed of the load stays.
+
+        What was learned of an N* and λ* does not say anything of others.
+        """
+        before, self.thresholds = self.thresholds, thresholds
+        self._limits_of = None
         self.strain.least_acceptance = thresholds.least_acceptance
         self.tolerance.set_to(thresholds.tolerance)
+        if (before.crossover, before.crossover_rate) != (
+            thresholds.crossover,
+            thresholds.crossover_rate,
+        ):
+            self.tolerance.begin_anew()
         self._average.forget_over(thresholds.count_window, now)
-        self._fast.forget_over(thresholds.fast_window, now)
-        self._slow.forget_over(thresholds.slow_window, now)
+        self.served_in(self._service_seconds, now)
+
+    def forget_server(self) -> None:
+        """The speculative server is another one, of which nothing is known."""
+        self.strain.forget()
+        self.tolerance.begin_anew()
 
     def served_in(self, seconds: float, now: float) -> None:
         """A request takes `seconds` on average: no window is shorter.
 
         Or a lone user whose answers take longer than the window would look like one who sends much
-        and then nothing.
+        and then nothing. Up to a bound, or one answer of an hour would blind it for hours.
         """
+        self._service_seconds = seconds
+        thresholds = self.thresholds
+        longest = _LONGEST_WINDOWS * thresholds.slow_window
         for rate, least in (
-            (self._fast, self.thresholds.fast_window),
-            (self._slow, self.thresholds.slow_window),
+            (self._fast, thresholds.fast_window),
+            (self._slow, thresholds.slow_window),
         ):
-            window = max(least, seconds)
+            window = max(least, min(seconds, longest))
             if abs(window - rate.window_seconds) > _ALIKE * window:
                 rate.forget_over(window, now)
 
@@ -204,23 +236,44 @@ class Controller:
         """Offered output tokens/s, over the slow window."""
         return self._slow.value(now)
 
+    def most(self, cap: int | None) -> float:
+        """Sequences above which speculation is left now, where the server runs `cap` at once."""
+        return self._most_and_gate(cap)[0]
+
+    def gate(self, cap: int | None) -> float:
+        """Sequences at or below which load counts as calm now."""
+        return self._most_and_gate(cap)[1]
+
+    def _most_and_gate(self, cap: int | None) -> tuple[float, float]:
+        """Both, which change seldom and are asked for twice for each request."""
+        share = self.tolerance.share
+        if self._limits_of != (cap, share):
+            self._limits_of = (cap, share)
+            thresholds = self.thresholds
+            self._limits = (thresholds.most(cap, share), thresholds.gate(cap, share))
+        return self._limits
+
     def step(self, load: Load, spec: Spec, now: float) -> Switch | None:
         """Decide the mode for those who arrive; the change, if any.
 
         The way back is judged without the work of those who arrive, the way away with it: a lone
         user with long outputs would else hold his own rate above the threshold for ever.
         """
-        self.tolerance.offered(load.work, now, self.thresholds.crossover_rate or 0.0)
+        if load.in_flight + load.arriving > self.gate(spec.cap):
+            self._crowded_at = now
+        if self.tolerance.judges:
+            self.tolerance.offered(load.work, now, self.thresholds.crossover_rate or 0.0)
         returns = self.mode is UpstreamName.BASE and self._may_return(load, spec, now)
         if load.work:
             self._fast.add(load.work, now)
             self._slow.add(load.work, now)
         if self.mode is UpstreamName.SPEC:
             reason = self._why_leave(load, spec, now)
-            if reason is SwitchReason.IN_FLIGHT or reason is SwitchReason.RATE:
-                self.tolerance.left(now)
-            return None if reason is None else self._leave(reason, load, now)
-        return self._return(load, now) if returns else None
+            return None if reason is None else self._leave(reason, load, spec, now)
+        if returns and (switch := self._return(load, now)) is not None:
+            return switch
+        self.reason = self._why_stay(load, spec, now)
+        return None
 
     def _why_leave(self, load: Load, spec: Spec, now: float) -> SwitchReason | None:
         thresholds = self.thresholds
@@ -235,20 +288,13 @@ class Controller:
         if thresholds.topology is Topology.SEPARATE:
             return None  # both serve at once, see route.py
         in_flight = load.in_flight + load.arriving
-        if in_flight > self.most(spec.cap):
+        most, gate = self._most_and_gate(spec.cap)
+        if in_flight > most:
             return SwitchReason.IN_FLIGHT
         rate = thresholds.crossover_rate
-        if rate is None or in_flight <= self.gate(spec.cap):
+        if rate is None or in_flight <= gate:
             return None
         return SwitchReason.RATE if self._fast.value(now) > self._rate_up * rate else None
-
-    def most(self, cap: int | None) -> float:
-        """Sequences above which speculation is left now, where the server runs `cap` at once."""
-        return self.thresholds.most(cap, self.tolerance.share)
-
-    def gate(self, cap: int | None) -> float:
-        """Sequences at or below which load counts as calm now."""
-        return self.thresholds.gate(cap, self.tolerance.share)
 
     @property
     def _rate_up(self) -> float:
@@ -258,41 +304,71 @@ class Controller:
 
     def _may_return(self, load: Load, spec: Spec, now: float) -> bool:
         thresholds = self.thresholds
-        if thresholds.crossover is None:
-            self.reason = SwitchReason.UNCALIBRATED  # nothing says that speculation pays
+        if not thresholds.pays or not spec.usable:
             return False
-        if not thresholds.pays:
-            self.reason = SwitchReason.IN_FLIGHT  # one request is too many: it never pays
+        if now - self._left_at < thresholds.return_dwell:
             return False
-        rested = now - self._left_at >= thresholds.return_dwell
-        if not spec.usable or not rested or self.strain.shows(now):
-            return False
-        return thresholds.topology is Topology.SEPARATE or self._is_calm(load, spec, now)
+        shared = thresholds.topology is Topology.SHARED
+        return not (shared and not self._is_calm(load, spec, now)) and not self.strain.shows(now)
 
     def _is_calm(self, load: Load, spec: Spec, now: float) -> bool:
         """Low now and lately, and not about to leave again for this very arrival."""
-        thresholds = self.thresholds
-        gate = self.gate(spec.cap)
-        if thresholds.crossover_rate is None:
+        rate = self.thresholds.crossover_rate
+        most, gate = self._most_and_gate(spec.cap)
+        if rate is None:
             low = load.in_flight <= gate and self.average(now) <= gate * _AVERAGE_SLACK
-            return low and load.in_flight + load.arriving <= self.most(spec.cap)
+            return low and load.in_flight + load.arriving <= most
         # Whoever comes next counts: it would be decoded beside those still on base.
-        calm = load.in_flight + max(1, load.arriving) <= gate
-        return calm and self._slow.value(now) < thresholds.rate_down * thresholds.crossover_rate
+        if load.in_flight + max(1, load.arriving) > gate:
+            return False
+        # So few for so long: one who asks again and again, whom speculation serves best whatever
+        # he offers. With a small N* a lone user on base may offer more than λ*.
+        if now - self._crowded_at >= self._slow.window_seconds:
+            return True
+        return self._slow.value(now) < self.thresholds.rate_down * rate
 
-    def _leave(self, reason: SwitchReason, load: Load, now: float) -> Switch:
+    def _why_stay(self, load: Load, spec: Spec, now: float) -> SwitchReason:
+        """Why it is on base, and not on spec."""
+        if self.thresholds.crossover is None:
+            return SwitchReason.UNCALIBRATED  # nothing says that speculation pays
+        if not self.thresholds.pays:
+            return SwitchReason.IN_FLIGHT  # one request is too many: it never pays
+        if not spec.usable:
+            return SwitchReason.HEALTH
+        if now < self.held_until:
+            return SwitchReason.FLAP
+        if self._left_for in {SwitchReason.IN_FLIGHT, SwitchReason.RATE}:
+            return self._left_for
+        if self.strain.shows(now):
+            return SwitchReason.ENGINE
+        if now - self._left_at < self.thresholds.return_dwell:
+            return self._left_for
+        few = load.in_flight + load.arriving <= self.gate(spec.cap)
+        rated = self.thresholds.crossover_rate is not None
+        return SwitchReason.RATE if few and rated else SwitchReason.IN_FLIGHT
+
+    def _leave(self, reason: SwitchReason, load: Load, spec: Spec, now: float) -> Switch:
         self._left_at = now
+        self._left_for = reason
+        if reason in {SwitchReason.IN_FLIGHT, SwitchReason.RATE} and self._teaches(spec.cap):
+            self.tolerance.left(now)
         return self._change(UpstreamName.BASE, reason, load, now)
 
+    def _teaches(self, cap: int | None) -> bool:
+        """Whether it was N* or λ* that led away: of a server's cap nothing can be learned."""
+        thresholds = self.thresholds
+        rate = thresholds.crossover_rate
+        bound = self.tolerance.share * (thresholds.crossover or 0.0)
+        return rate is not None and 0.0 < rate < inf and (cap is None or bound <= cap)
+
     def _return(self, load: Load, now: float) -> Switch | None:
-        if now < self._held_until:
+        if now < self.held_until:
             return None
         while self._changes and now - self._changes[0] >= self.thresholds.flap_window:
             self._changes.popleft()
         # Leaving is never delayed, so room for it is kept: a return needs two changes to spare.
         if len(self._changes) + 2 > self.thresholds.flap_limit:
-            self._held_until = now + self.thresholds.flap_hold
-            self.reason = SwitchReason.FLAP
+            self.held_until = now + self.thresholds.flap_hold
             return None
         return self._change(UpstreamName.SPEC, SwitchReason.CALM, load, now)
 

@@ -78,6 +78,9 @@ class Observer(Protocol):
     def calibration_checked(self, faults: tuple[str, ...]) -> None:
         """The servers are those that were calibrated, or not for these reasons."""
 
+    def held(self, seconds: float) -> None:
+        """The mode has changed too often: it stays on base for so long."""
+
     def health_changed(
         self, upstream: UpstreamName, health: Health, cause: EjectionCause | None, detail: str
     ) -> None:

@@ -29,6 +29,12 @@ class EngineSignals:
     """When it was read; seconds, monotonic."""
     age_seconds: float
     """How old the oldest part of it was then, by the engine's own clock."""
+    stale_after: float
+    """Age in seconds above which it says nothing."""
+
+    def fresh(self, now: float) -> bool:
+        """Whether it still says something; a stale reading is an unknown one."""
+        return self.age(now) <= self.stale_after
 
     def age(self, now: float) -> float:
         """Seconds since the engine wrote the oldest part of it."""

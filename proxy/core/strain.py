@@ -10,9 +10,6 @@ from typing import Final
 
 from proxy.core.signals import EngineSignals
 
-_STALE_SECONDS: Final = 10.0
-"""Age above which a signal says nothing; five of the default probes."""
-
 _QUEUED_READINGS: Final = 2
 """A prefill that happens to be read leaves one reading with a queue."""
 
@@ -30,7 +27,14 @@ back is barred for this long, and then tried."""
 class Strain:
     """What the readings of the speculative server add up to."""
 
-    __slots__ = ("_poor_since", "_queued", "_rests_until", "_signals", "least_acceptance")
+    __slots__ = (
+        "_poor_at",
+        "_poor_since",
+        "_queued",
+        "_rests_until",
+        "_signals",
+        "least_acceptance",
+    )
 
     def __init__(self, least_acceptance: float) -> None:
         self.least_acceptance = least_acceptance
@@ -38,17 +42,26 @@ class Strain:
         self._signals: EngineSignals | None = None
         self._queued = 0
         self._poor_since = inf
+        self._poor_at = -inf
+        """When acceptance was last known to be poor."""
         self._rests_until = -inf
 
     def read(self, signals: EngineSignals, now: float) -> None:
         """Take note of a reading made at `now`."""
-        self._signals = signals
+        before, self._signals = self._signals, signals
+        if before is not None and not before.fresh(now):
+            self._queued = 0  # what was between the two is unknown
         if signals.waiting is not None:
             self._queued = self._queued + 1 if signals.waiting > 0 else 0
         accepted = signals.acceptance_length
-        if accepted is None or accepted >= self.least_acceptance:
+        if accepted is None:
+            return
+        if accepted >= self.least_acceptance:
             self._poor_since = inf
             return
+        if now - self._poor_at > _POOR_SECONDS:
+            self._poor_since = now  # too long ago to be one with this
+        self._poor_at = now
         self._poor_since = min(self._poor_since, now)
         if now - self._poor_since >= _POOR_SECONDS:
             self._poor_since = inf
@@ -66,7 +79,7 @@ class Strain:
         if now < self._rests_until:
             return True
         signals = self._signals
-        if signals is None or now - signals.at + signals.age_seconds > _STALE_SECONDS:
+        if signals is None or not signals.fresh(now):
             return False
         full = signals.token_usage is not None and signals.token_usage > _FULL
         return full or self._queued >= _QUEUED_READINGS

@@ -54,6 +54,16 @@ class Tolerance:
         self.bounds = bounds
         self.share = min(bounds.most, max(bounds.least, self.share))
 
+    @property
+    def judges(self) -> bool:
+        """Whether a leaving waits for its judgement."""
+        return self._left_at < inf
+
+    def begin_anew(self) -> None:
+        """What was learned is of another server, or another N*."""
+        self.share = self.bounds.first
+        self._left_at = inf
+
     def left(self, now: float) -> None:
         """Speculation was left because of load."""
         self._left_at = now
@@ -61,7 +71,7 @@ class Tolerance:
 
     def offered(self, work: float, now: float, rate: float) -> None:
         """Output tokens that arrive at `now`, 0 where only time passes; `rate` is λ*."""
-        if self._left_at == inf:
+        if not self.judges:
             return
         self._offered += work
         seconds = now - self._left_at

@@ -116,6 +116,9 @@ class Switching:
     def wanted(self, switch: Switch) -> None:
         """Of no interest here."""
 
+    def held(self, seconds: float) -> None:
+        """Of no interest here."""
+
     def calibration_checked(self, faults: tuple[str, ...]) -> None:
         """Of no interest here."""
 

@@ -122,6 +122,21 @@ async def test_the_same_to_each() -> None:
     assert sorted(text.split("] ", 1)[1] for text in sent[True][0]) == sent[False][0]
 
 
+@pytest.mark.parametrize("together", [True, False])
+async def test_how_far_it_is_goes_by_planned_seconds(*, together: bool) -> None:
+    """A slow rate takes longer than a fast one, with as many requests."""
+    async with ScriptedUpstream(speculative=True) as one, ScriptedUpstream(speculative=True) as two:
+        one.always(GOOD)
+        two.always(GOOD)
+        endpoints = [Endpoint(name="one", url=one.url), Endpoint(name="two", url=two.url)]
+        options = quick(endpoints, rates=(100.0, 400.0), together=together)
+        with progress(Console(), total=1, what="bench", quiet=True) as shown:
+            await measure(options, plan(options), shown, asyncio.Event(), clock=time.monotonic)
+    rounds = [shots for level in plan(options) for shots in level.rounds]
+    seconds = sum(shots[-1].at for shots in rounds)
+    assert shown.done == pytest.approx(2 * (seconds + 0.001 * 80))
+
+
 def _prompt(body: bytes) -> str:
     class Message(msgspec.Struct):
         content: str

@@ -21,7 +21,7 @@ from proxy.sim.engine import Limits
 from proxy.sim.options import PairOptions
 from proxy.sim.physics import FOUNDING, Profile, StepCost
 from proxy.sim.server import SimulatedPair
-from proxy.tools.calibrate.cells import Part
+from proxy.tools.calibrate.cells import Part, Place
 from proxy.tools.calibrate.run import Options, Outcome, calibrate
 from proxy.tools.calibrate.state import State, path_of
 
@@ -104,6 +104,7 @@ async def test_the_founding_pair(tmp_path: Path) -> None:
     assert found.servers.spec.cap == 48
     assert found.contention is not None
     assert found.contention.concurrency in {2, 3, 4}
+    assert all(len(outcome.state.rounds(Place(Part.SWEEP, name, 2))) > 1 for name in UpstreamName)
     assert found.long_context is not None
     assert not path_of(out).exists()
     assert "<svg" in page.read_text()

@@ -20,13 +20,11 @@ from proxy.sim.results import Result
 from proxy.sim.traces import _HEADERS
 from proxy.sim.workloads import WORKLOADS
 from proxy.tools.asking import Fault
-from proxy.tools.bench import load
-from proxy.tools.bench import plan as bench_plan
+from proxy.tools.bench.load import Workload
 from proxy.tools.bench.objective import Figures
-from proxy.tools.bench.plan import Endpoint, Options
+from proxy.tools.bench.plan import Endpoint, Options, conditions
 from proxy.tools.bench.standing import Ratios, Standing
-from proxy.tools.doctor import examine as doctor
-from proxy.tools.doctor import pair as checks_pair
+from proxy.tools.doctor import examine, pair
 from proxy.tools.doctor.diagnosis import Finding, Report, Severity
 from proxy.tools.doctor.server_info import Trouble
 
@@ -37,6 +35,7 @@ PAGES = {
         ("doctor", "doctor.md"),
         ("bench", "bench.md"),
         ("simulate", "simulation.md"),
+        ("calibrate", "calibration.md"),
     )
 }
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -114,7 +113,7 @@ def examples() -> Iterator[tuple[str, str]]:
         for block in re.findall(r"```\w+\n(.*?)```", page, re.DOTALL):
             for line in re.sub(r"\\\n\s*", "", block).splitlines():
                 found = re.match(r"(?:\$ )?(?:\S*/)?specswitch (\w+)( [^|&<>]*)?", line)
-                if found and found[1] in {*PAGES, "calibrate", "serve", "engines"}:
+                if found and found[1] in {*PAGES, "serve", "engines"}:
                     yield found[1], found[2] or ""
 
 
@@ -151,7 +150,9 @@ def words(node: ast.expr | None) -> str:
 
 def calls(module: str) -> Iterator[list[ast.expr | None]]:
     """(code, severity, what, why, change) of each place in a module that makes a finding."""
-    tree = ast.parse((ROOT / "proxy" / "tools" / "doctor" / f"{module}.py").read_text(encoding="utf-8"))
+    tree = ast.parse(
+        (ROOT / "proxy" / "tools" / "doctor" / f"{module}.py").read_text(encoding="utf-8")
+    )
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
             continue
@@ -223,7 +224,7 @@ def test_servers_that_cannot_be_read() -> None:
 
     assert set(told) - {"reach.server_info"} == {f"reach.{trouble}" for trouble in Trouble}
     for trouble in set(Trouble) - {Trouble.KEY}:
-        assert told[f"reach.{trouble}"][4] == doctor._CHANGES[trouble]
+        assert told[f"reach.{trouble}"][4] == examine._CHANGES[trouble]
 
 
 def test_fields_that_are_compared() -> None:
@@ -233,8 +234,8 @@ def test_fields_that_are_compared() -> None:
         if len(row) == 3 and row[0] in {*Severity}:
             told += [(field, row[0], row[1]) for field in re.findall(r"`(\w+)`", row[2])]
 
-    identity = [(field, "error", checks_pair._UNUSABLE) for _, field, _ in checks_pair._IDENTITY]
-    compared = [(row.field, row.severity.value, row.why) for row in checks_pair._ROWS]
+    identity = [(field, "error", pair._UNUSABLE) for _, field, _ in pair._IDENTITY]
+    compared = [(row.field, row.severity.value, row.why) for row in pair._ROWS]
     assert sorted(told) == sorted(identity + compared)
 
 
@@ -265,23 +266,23 @@ def test_json_of_bench() -> None:
 
 def test_conditions_of_bench() -> None:
     """What a result hangs on stands on the page by name."""
-    conditions = bench_plan.conditions(
+    found = conditions(
         Options(endpoints=[Endpoint(name="a", url="http://127.0.0.1:1")], rates=(1.0,))
     )
     (row,) = [row for row in rows(section(PAGES["bench"], "JSON")) if row[0] == "`conditions`"]
 
-    assert re.findall(r"`(\w+)`", row[1]) == list(conditions)
+    assert re.findall(r"`(\w+)`", row[1]) == list(found)
 
 
 def test_closed_sets_of_bench() -> None:
     """Workloads and kinds of failure, each with a row."""
-    assert names(section(PAGES["bench"], "Workloads")) == list(load.Workload)
+    assert names(section(PAGES["bench"], "Workloads")) == list(Workload)
     assert names(section(PAGES["bench"], "Failures")) == list(Fault)
 
 
 @pytest.mark.slow
 def test_the_example_of_simulate_is_what_is_said() -> None:
-    """The same code gives the same figures; how a title is broken into lines may differ."""
+    """The same code gives the same figures; how wide a column is may differ."""
     shown = re.search(r"```text\n\$ specswitch (simulate .*)\n([^`]*)```", PAGES["simulate"])
     assert shown is not None
     result = CliRunner(env={"COLUMNS": "80"}).invoke(main, shlex.split(shown[1]))

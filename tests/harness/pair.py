@@ -110,6 +110,7 @@ class Recorder:
     switches: list[Switch] = field(default_factory=list)
     wishes: list[Switch] = field(default_factory=list)
     calibrations: list[tuple[str, ...]] = field(default_factory=list)
+    holds: list[float] = field(default_factory=list)
     health: list[tuple[UpstreamName, Health, EjectionCause | None, str]] = field(
         default_factory=list
     )
@@ -139,6 +140,10 @@ class Recorder:
     def calibration_checked(self, faults: tuple[str, ...]) -> None:
         """Keep it."""
         self.calibrations.append(faults)
+
+    def held(self, seconds: float) -> None:
+        """Keep it."""
+        self.holds.append(seconds)
 
     def health_changed(
         self, upstream: UpstreamName, health: Health, cause: EjectionCause | None, detail: str

@@ -89,6 +89,7 @@ def signals(moment: Moment, now: float) -> EngineSignals:
         acceptance_length=moment.accepted,
         at=now,
         age_seconds=0.0,
+        stale_after=10.0,
     )
 
 
@@ -202,14 +203,14 @@ def test_it_always_comes_back(
     thresholds=THRESHOLDS,
     moments=MOMENTS,
     service=st.sampled_from([1.0, 20.0, 90.0, 600.0]),
-    share=st.sampled_from([0.1, 0.5, 0.95]),
+    share=st.sampled_from([0.1, 0.5, 0.95, 3.0]),
 )
 def test_a_lone_user_is_never_kept_on_base(
     *, thresholds: Thresholds, moments: list[Moment], service: float, share: float
 ) -> None:
     """Nor one whose answers are long, and who asks again the moment that one has ended.
 
-    He offers as much as one sequence gets on base, which is below λ* wherever speculation pays.
+    He offers as much as one sequence gets on base, which with a small N* is above λ*.
     """
     finite = thresholds.crossover_rate is not None and thresholds.crossover_rate < inf
     rate = thresholds.crossover_rate if finite else 100.0

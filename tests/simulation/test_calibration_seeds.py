@@ -6,6 +6,7 @@ max(16, 2C) requests. The truth is `physics.crossover`.
 
 from collections.abc import Sequence
 from random import Random
+from statistics import fmean
 
 import pytest
 
@@ -131,3 +132,54 @@ def test_a_disturbed_cell_is_measured_again_until_it_is_clear() -> None:
                 cells.append(cell(each.server, each.loop, seconds, random=random, spread=spread))
         assert found.crossover is not None, (seed, hit.id, found.verdict.sentence)
         assert abs(found.crossover.value / crossover(FOUNDING) - 1.0) < 0.25
+
+
+@pytest.mark.parametrize("lead", [1.0, 1.03])
+@pytest.mark.parametrize("noise", [0.02, 0.05])
+def test_curves_that_lie_together_are_not_parted(lead: float, noise: float) -> None:
+    """No crossover comes of chance, in 40 seeds: there is none, and nothing to gain or lose."""
+    base = times_of(FOUNDING, BASE)
+    for seed in range(40):
+        random = Random(seed)
+        cells = sweep(lambda n: base(n) / lead, base, random, noise=noise)
+        found = conclude(cells, conditions(FOUNDING), random=random, resamples=RESAMPLES)
+        assert found.verdict.kind is not VerdictKind.CROSSOVER, (seed, found.verdict.sentence)
+
+
+def test_a_few_cells_that_are_much_noisier() -> None:
+    """Where three of 22 move by 30 %: no number, or one that is right to a quarter."""
+    spec, base = (times_of(FOUNDING, name) for name in (SPEC, BASE))
+    for seed in range(20):
+        random = Random(seed)
+        cells = sweep(spec, base, random)
+        for place in random.sample(range(len(cells)), 3):
+            own = spec if cells[place].server is SPEC else base
+            loop = cells[place].loop
+            seconds = own(loop) * max(0.3, random.gauss(1.0, 0.3))
+            cells[place] = cell(cells[place].server, loop, seconds, random=random, spread=0.1)
+        found = conclude(cells, conditions(FOUNDING), random=random, resamples=RESAMPLES)
+        if found.crossover is not None:
+            assert abs(found.crossover.value / crossover(FOUNDING) - 1.0) < 0.25, seed
+
+
+@pytest.mark.parametrize("slower", [1.15, 1.3])
+def test_a_pair_that_slows_down_meanwhile(slower: float) -> None:
+    """By this much from the first cell to the last, both alike: no number but a right one."""
+    spec, base = (times_of(FOUNDING, name) for name in (SPEC, BASE))
+    open_ = 0
+    for seed in range(20):
+        random = Random(seed)
+        cells = [
+            cell(each.server, each.loop, fmean(each.samples) * by, random=random, spread=0.1)
+            for place, each in enumerate(sweep(spec, base, random))
+            for by in [1.0 + (slower - 1.0) * (place % 11) / 10]
+        ]
+        cells += [
+            cell(name, 2, slower * times(2), random=random, spread=0.1)
+            for name, times in ((BASE, base), (SPEC, spec))
+        ]
+        found = conclude(cells, conditions(FOUNDING), random=random, resamples=RESAMPLES)
+        open_ += found.verdict.kind is VerdictKind.UNDECIDED
+        if found.crossover is not None:
+            assert abs(found.crossover.value / crossover(FOUNDING) - 1.0) < 0.25, seed
+    assert open_ >= (18 if slower > 1.2 else 5)

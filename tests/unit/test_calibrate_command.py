@@ -1,11 +1,18 @@
 """`specswitch calibrate` as it is typed: options, errors and exit codes."""
 
+import errno
+import os
+from io import BytesIO
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from click.testing import CliRunner
 
 from proxy.commands.calibrate import calibrate
+
+NOBODY = "http://127.0.0.1:1"
+"""tcpmux: nothing of ours or anybody's listens there."""
 
 
 @pytest.mark.parametrize("given", ["1,two", "0,1", "", "1;2", "-1"])
@@ -19,8 +26,7 @@ def test_concurrencies_are_numbers(given: str) -> None:
 def test_servers_that_are_not_there_are_told(tmp_path: Path) -> None:
     """It refuses, which is 1, names both, and leaves nothing behind."""
     out = tmp_path / "c.json"
-    nobody = "http://127.0.0.1:1"  # tcpmux: nothing of ours or anybody's listens there
-    words = ["--spec-url", nobody, "--base-url", nobody, "--out", str(out), "--json"]
+    words = ["--spec-url", NOBODY, "--base-url", NOBODY, "--out", str(out), "--json"]
     result = CliRunner().invoke(calibrate, words)
     assert result.exit_code == 1
     assert "spec: " in result.output
@@ -29,13 +35,24 @@ def test_servers_that_are_not_there_are_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", ["--out", "--report"])
-def test_a_file_that_cannot_be_written_is_told_first(tmp_path: Path, option: str) -> None:
+def test_a_file_that_cannot_be_written_is_told_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
     """Before either server is asked; there is none here."""
-    words = ["--out", str(tmp_path / "c.json"), option, str(tmp_path / "no" / "file")]
-    result = CliRunner().invoke(calibrate, words)
+    closed = tmp_path / "closed"
+    closed.mkdir()
+
+    def refuse(*, dir: Path) -> BinaryIO:  # noqa: A002 - as it is called
+        if dir == closed:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return BytesIO()
+
+    monkeypatch.setattr("proxy.tools.destination.TemporaryFile", refuse)
+    words = ["--out", str(tmp_path / "c.json"), option, str(closed / "file")]
+    result = CliRunner().invoke(calibrate, [*words, "--spec-url", NOBODY, "--base-url", NOBODY])
     assert result.exit_code == 1
-    assert "cannot be written: there is no such folder" in result.output
-    assert list(tmp_path.iterdir()) == []
+    assert "closed/file cannot be written: Permission denied" in result.output
+    assert list(tmp_path.iterdir()) == [closed]
 
 
 def test_help_tells_the_exit_codes() -> None:

@@ -155,6 +155,25 @@ def test_both_at_once_suggest_a_topology(slower: float, topology: str, *, hinder
     assert any("MPS" in note for note in found.notes) is hindered
 
 
+def test_a_sum_that_is_not_sure_separates_nothing() -> None:
+    """Runs that differ by a third could have made it; the safe topology is said, with a note."""
+    state = _state()
+    state.cells += [
+        _measured(Place(Part.SWEEP, name, level), step, slower=slower)
+        for name, step in ((SPEC, _spec), (BASE, _base))
+        for level, slower in ((2, 1.19), (3, 0.84), (4, 1.19), (6, 0.84), (8, 1.19), (12, 0.84))
+    ]
+    state.cells += [
+        _measured(Place(Part.BOTH, name, 3), step, slower=1.25)
+        for name, step in ((SPEC, _spec), (BASE, _base))
+    ]
+    found = _conclude(state)
+    assert found.contention is not None
+    assert found.contention.sum > 1.4
+    assert found.contention.topology == "shared"
+    assert any("runs differ too much" in note for note in found.notes)
+
+
 def test_both_are_run_at_the_crossing() -> None:
     """At the concurrency that is nearest to it; in the middle where there is none."""
     assert _conclude(_state()).contention_level == 3
@@ -206,6 +225,13 @@ def test_long_prompts_that_move_the_crossing_are_told(factor: float) -> None:
     assert found.long_context.crossover is None
     assert found.long_context.moves
     assert any("max_spec_prompt_tokens" in note for note in found.notes)
+
+
+def test_long_prompts_that_do_not_tell_are_not_reported() -> None:
+    """Two servers alike, with noise: neither is ahead throughout, and nothing follows."""
+    found = _with_long(lambda n: 1.002 * _base(n))
+    assert found.long_context is None
+    assert any("not clear where the curves meet" in note for note in found.notes)
 
 
 def test_the_workload_is_that_of_the_prompts() -> None:

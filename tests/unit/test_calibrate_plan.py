@@ -92,7 +92,13 @@ def test_a_cell_takes_its_rounds() -> None:
 
 
 def test_a_sweep_takes_all_its_cells() -> None:
-    """Both servers at each level."""
+    """Both servers at each level, and once more where few are in flight."""
     plan = Plan(levels=(1, 2), output_tokens=10)
     paces = {SPEC: Pace(0.01, 0.0), BASE: Pace(0.02, 0.0)}
-    assert sweep_seconds(plan, paces) == pytest.approx((17 + 9) * 10 * 0.03)
+    assert sweep_seconds(plan, paces) == pytest.approx((17 + 9 + 9) * 10 * 0.03)
+
+
+def test_two_cells_of_the_beginning_come_again() -> None:
+    """Where few are in flight, in the other order: what drifts falls on both alike."""
+    plan = Plan(levels=(1, 2, 3), output_tokens=10)
+    assert plan.again == tuple(reversed(plan.cells(2)))

@@ -113,6 +113,18 @@ def test_what_failed_teaches_nothing() -> None:
     assert (lengths.output_tokens, lengths.service_seconds) == (200.0, 0.0)
 
 
+def test_answers_without_usage_are_noticed() -> None:
+    """Where hardly any carries it, those that do no longer speak for all."""
+    pair = Pair(RATED)
+    for _ in range(30):
+        answer(pair, Answer(1000, None))
+    pair.dispatcher.lengths_read(90.0 * 30, 30)
+    assert pair.dispatcher.lengths.output_tokens == pytest.approx(1000.0)
+    for _ in range(200):
+        answer(pair, Answer(None, None))
+    assert pair.dispatcher.lengths.output_tokens == pytest.approx(90.0)
+
+
 def test_counters_of_engines_teach_it_too() -> None:
     """Where responses carry no usage."""
     pair = Pair(RATED)
@@ -124,7 +136,7 @@ def test_windows_follow_how_long_answers_take() -> None:
     """200 tokens over a minute, not over 5 s."""
     pair = Pair(RATED)
     answer(pair, Answer(None, None), seconds=60.0)
-    pair.now += 1000.0
+    pair.later(1000.0)
     pair.place()
     assert offered(pair) == pytest.approx(200.0 / 60.0, rel=0.01)
 
@@ -182,6 +194,19 @@ def test_another_calibration_begins_the_watch_anew() -> None:
     assert pair.dispatcher.drift is not before
 
 
+def test_a_mode_that_is_held_is_told_once() -> None:
+    """An operator must see that the breaker has spoken."""
+    limited = replace(RATED.thresholds, flap_limit=2, return_dwell=0.0, flap_hold=30.0)
+    pair = Pair(replace(RATED, thresholds=limited))
+    for place in pair.fill(need(), 9):
+        pair.end(place)
+    for _ in range(40):
+        pair.later(0.25)
+    assert pair.dispatcher.mode is BASE
+    assert pair.told.holds == [30.0]
+    assert pair.dispatcher.mode_reason is SwitchReason.FLAP
+
+
 # Signals
 
 
@@ -189,13 +214,36 @@ def test_strain_of_spec_sends_to_base() -> None:
     """At the reading that shows it, before anybody arrives."""
     pair = Pair(RATED)
     full = EngineSignals(
-        waiting=0, token_usage=0.95, acceptance_length=None, at=pair.now, age_seconds=0.0
+        waiting=0,
+        token_usage=0.95,
+        acceptance_length=None,
+        at=pair.now,
+        age_seconds=0.0,
+        stale_after=10.0,
     )
     pair.dispatcher.signals_read(BASE, full, pair.now)
     assert pair.place().upstream is SPEC
     pair.dispatcher.signals_read(SPEC, full, pair.now)
     assert pair.dispatcher.mode_reason is SwitchReason.ENGINE
     assert pair.place().upstream is BASE
+
+
+def test_strain_is_of_the_server_that_was_there() -> None:
+    """Another one has shown none."""
+    pair = Pair(RATED)
+    full = EngineSignals(
+        waiting=0,
+        token_usage=0.95,
+        acceptance_length=None,
+        at=pair.now,
+        age_seconds=0.0,
+        stale_after=10.0,
+    )
+    pair.dispatcher.signals_read(SPEC, full, pair.now)
+    pair.dispatcher.apply(RATED, renewed={BASE}, control=Control.AUTO, now=pair.now)
+    assert pair.dispatcher.controller.strain.shows(pair.now)
+    pair.dispatcher.apply(RATED, renewed={SPEC}, control=Control.AUTO, now=pair.now)
+    assert not pair.dispatcher.controller.strain.shows(pair.now)
 
 
 # Whose calibration
@@ -232,6 +280,15 @@ def test_a_server_that_became_another_ends_speculation() -> None:
     pair.up(SPEC, replace(IDENTITIES[SPEC], version="0.6"))
     assert pair.dispatcher.mode is BASE
     assert pair.dispatcher.mode_reason is SwitchReason.UNCALIBRATED
+
+
+def test_where_nothing_was_calibrated_nothing_is_said() -> None:
+    """N* by hand after a calibration of other servers: that matter is closed."""
+    pair = Pair(replace(RATED, made_for={SPEC: {"model": "other"}}))
+    assert len(pair.told.calibrations) == 1
+    pair.dispatcher.apply(RATED, renewed=set(), control=Control.AUTO, now=pair.now)
+    assert pair.dispatcher.calibration_faults == ()
+    assert len(pair.told.calibrations) == 1
 
 
 def test_a_server_that_says_nothing_of_itself_is_trusted() -> None:

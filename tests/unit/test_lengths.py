@@ -71,6 +71,17 @@ def test_a_few_answers_are_better_than_nothing() -> None:
     assert lengths.output_tokens == 80.0
 
 
+def test_usage_that_has_become_rare_no_longer_counts() -> None:
+    """The few who ask for it may be others than those who do not; nor with nothing else known."""
+    lengths = Lengths(200.0)
+    for _ in range(20):
+        lengths.used(80, 1)
+    lengths.silent(100)
+    assert lengths.output_tokens == 80.0
+    lengths.counted(3000.0, 20)
+    assert lengths.output_tokens == 150.0
+
+
 def test_service_time_is_a_mean() -> None:
     """Of how long requests held their places."""
     lengths = Lengths(None)

@@ -33,7 +33,14 @@ FOUNDING = Thresholds(
 )
 TREE = replace(FOUNDING, crossover=23.0, crossover_rate=1800.0)
 ALWAYS = replace(FOUNDING, crossover=inf, crossover_rate=inf)
-QUEUES = EngineSignals(waiting=2, token_usage=0.4, acceptance_length=2.6, at=0.0, age_seconds=0.0)
+QUEUES = EngineSignals(
+    waiting=2,
+    token_usage=0.4,
+    acceptance_length=2.6,
+    at=0.0,
+    age_seconds=0.0,
+    stale_after=10.0,
+)
 
 
 def on_spec(thresholds: Thresholds = FOUNDING, *, spec: Spec = WELL) -> Controller:
@@ -193,7 +200,8 @@ def test_strain_bars_the_way_back() -> None:
     for at in (1.0, 2.0):
         controller.signals(replace(QUEUES, at=at), at)
     assert controller.step(Load(0), WELL, 2.0) is not None
-    controller.signals(replace(QUEUES, at=14.0), 14.0)
+    for at in (12.0, 14.0):
+        controller.signals(replace(QUEUES, at=at), at)
     assert controller.step(Load(0), WELL, 15.0) is None
     assert controller.step(Load(0), WELL, 24.1) is not None
 
@@ -205,6 +213,28 @@ def test_windows_are_as_long_as_an_answer() -> None:
     controller.step(Load(0, 1, 115.0 * 60.0), WELL, 1.0)
     assert controller.offered_slow(1.0) == pytest.approx(115.0, rel=0.02)
     assert controller.offered_fast(1.0) == pytest.approx(115.0, rel=0.02)
+
+
+def test_windows_have_a_bound() -> None:
+    """One answer of an hour must not blind it for hours; and a reload keeps what they were."""
+    controller = left()
+    controller.served_in(3600.0, 0.0)
+    controller.set_to(replace(FOUNDING, rate_up=1.4), 0.5)
+    controller.step(Load(0, 1, 30_000.0), WELL, 1.0)
+    assert controller.offered_slow(1.0) == pytest.approx(100.0, rel=0.01)
+
+
+@pytest.mark.parametrize("rate", [0.0, 67.0, 114.0])
+def test_a_lone_user_is_served_by_spec_however_much_he_offers(rate: float) -> None:
+    """With a small N* one user on base may offer more than λ*; nobody else has come for 30 s."""
+    controller = left(replace(FOUNDING, crossover=1.6, crossover_rate=rate))
+    controller.step(Load(0, 1, 121.0 * 30.0), WELL, 0.1)
+    for second in range(1, 60):
+        controller.step(Load(0, 1, 121.0), WELL, second - 0.5)
+        controller.step(Load(0), WELL, float(second))
+        if controller.mode is SPEC:
+            break
+    assert 30 <= second < 32
 
 
 def test_a_calibration_that_ends_ends_speculation() -> None:
@@ -275,6 +305,86 @@ def test_the_bound_of_the_rate_goes_with_it() -> None:
     assert leaves_at(fresh) == pytest.approx(1.3, abs=0.1)
     assert leaves_at(bursty) == pytest.approx(1.0, abs=0.1)
     assert leaves_at(steady) == pytest.approx(1.5, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "spec"),
+    [
+        (replace(TREE, crossover=60.0), CAPPED),  # its cap is below what N* would allow
+        (ALWAYS, CAPPED),
+        (replace(FOUNDING, crossover_rate=None), WELL),
+        (replace(FOUNDING, crossover_rate=0.0), WELL),
+    ],
+)
+def test_what_n_star_did_not_decide_teaches_nothing(thresholds: Thresholds, spec: Spec) -> None:
+    """A server that is full says nothing of N*, and without λ* nothing can be judged."""
+    controller = on_spec(thresholds, spec=spec)
+    assert controller.step(Load(70), spec, 0.0) is not None
+    controller.step(Load(0, 1, 1e6), spec, 5.0)
+    controller.step(Load(0), spec, 10.0)
+    assert controller.tolerance.share == 1.5
+
+
+def test_what_was_learned_is_of_one_n_star_and_one_server() -> None:
+    """Another calibration, or another server, begins anew; another constant does not."""
+    controller = on_spec()
+    burst(controller, 0.0, work=230.0 * 20.0)
+    controller.set_to(replace(FOUNDING, rate_up=1.4), 20.0)
+    assert controller.tolerance.share == pytest.approx(0.9)
+    controller.set_to(replace(FOUNDING, crossover_rate=231.0), 20.0)
+    assert controller.tolerance.share == 1.5
+    burst_again = on_spec()
+    burst(burst_again, 0.0, work=230.0 * 20.0)
+    burst_again.forget_server()
+    assert burst_again.tolerance.share == 1.5
+
+
+# Why it is on base
+
+
+def test_the_reason_is_that_of_now() -> None:
+    """Uncalibrated, then calibrated under load: it is the load that keeps it on base."""
+    controller = Controller(replace(FOUNDING, crossover=None, crossover_rate=None), now=0.0)
+    controller.step(Load(9), WELL, 0.0)
+    assert controller.reason is SwitchReason.UNCALIBRATED
+    controller.set_to(FOUNDING, 1.0)
+    controller.step(Load(9), WELL, 1.0)
+    assert controller.reason is SwitchReason.IN_FLIGHT
+    controller.step(Load(0, 1, 1e5), WELL, 2.0)
+    controller.step(Load(0), WELL, 2.0)
+    assert (controller.mode, controller.reason) == (SPEC, SwitchReason.CALM)
+
+
+def test_a_rate_that_keeps_it_on_base_is_the_reason() -> None:
+    """Few in flight, and much offered: it was never on spec."""
+    controller = Controller(FOUNDING, now=0.0)
+    controller.step(Load(9, 1, 1e5), WELL, 0.0)
+    controller.step(Load(0), WELL, 1.0)
+    assert controller.reason is SwitchReason.RATE
+
+
+def test_the_reason_of_a_hold_ends_with_it() -> None:
+    """The breaker's word is not the last one."""
+    controller = Controller(replace(FOUNDING, flap_limit=2, return_dwell=0.0), now=0.0)
+    controller.step(Load(0), WELL, 0.0)
+    controller.step(Load(9), WELL, 1.0)
+    controller.step(Load(0), WELL, 2.0)
+    assert (controller.reason, controller.held_until) == (SwitchReason.FLAP, 62.0)
+    controller.step(Load(9), WELL, 62.0)
+    assert controller.reason is SwitchReason.IN_FLIGHT
+
+
+def test_strain_and_dwell_are_reasons_to_stay() -> None:
+    """Of a server that came back."""
+    controller = on_spec(TREE)
+    gone = Spec(usable=False, cap=None)
+    controller.step(Load(0), gone, 1.0)
+    controller.step(Load(0), WELL, 2.0)
+    assert controller.reason is SwitchReason.HEALTH
+    for at in (12.0, 14.0):
+        controller.signals(replace(QUEUES, at=at), at)
+    controller.step(Load(0), WELL, 14.0)
+    assert controller.reason is SwitchReason.ENGINE
 
 
 def test_leaving_for_another_reason_teaches_nothing() -> None:

@@ -46,6 +46,10 @@ class Listener:
         """Keep it."""
         self.told.append((self.name, "calibration_checked", faults))
 
+    def held(self, seconds: float) -> None:
+        """Keep it."""
+        self.told.append((self.name, "held", seconds))
+
     def health_changed(
         self, upstream: UpstreamName, health: Health, cause: EjectionCause | None, detail: str
     ) -> None:
@@ -65,6 +69,7 @@ def test_all_are_told_everything_in_order() -> None:
     both.wanted(SWITCH)
     both.health_changed(UpstreamName.SPEC, Health.EJECTED, EjectionCause.PROBE, "gone")
     both.calibration_checked(("other",))
+    both.held(60.0)
     both.ended(RECORD)
 
     expected: list[tuple[object, ...]] = [
@@ -75,6 +80,7 @@ def test_all_are_told_everything_in_order() -> None:
         ("wanted", SWITCH),
         ("health_changed", UpstreamName.SPEC, Health.EJECTED, EjectionCause.PROBE, "gone"),
         ("calibration_checked", ("other",)),
+        ("held", 60.0),
         ("ended", RECORD),
     ]
     assert told == [(name, *each) for each in expected for name in ("a", "b")]

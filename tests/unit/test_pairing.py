@@ -90,7 +90,7 @@ class TestRedrawn:
         assert pstdev(found) / CROSSING.base.points[5].seconds == pytest.approx(0.02, rel=0.15)
 
     def test_a_curve_that_holds_badly_is_less_certain(self) -> None:
-        """By the root of chi-square per degree of freedom."""
+        """By the root of chi-square per degree of freedom, of all its noise."""
         uneven = paired(
             line(0.002, 0.003), lambda n: (0.007 + 0.0012 * n) * (1.08 if n in {2, 6, 16} else 0.94)
         )
@@ -100,6 +100,39 @@ class TestRedrawn:
         expected = 0.02 * uneven.base.chi_square**0.5
         assert uneven.base.chi_square > 4.0
         assert pstdev(found) / uneven.base.points[5].seconds == pytest.approx(expected, rel=0.15)
+
+    def test_what_requests_explain_is_not_counted_twice(self) -> None:
+        """They are drawn again; the rest of what a curve is off by is drawn besides."""
+        random = Random(2)
+        scattered = [
+            cell(BASE, n, 0.01 * (1.25 if n in {2, 6, 16} else 0.9), random=random, spread=0.25)
+            for n in LOOPS
+        ]
+        found = fit(points(scattered, FREE))
+        point = found.points[5]
+        assert found.chi_square > 1.5
+        whole = point.scatter**2 + found.noise(point) ** 2
+        assert whole == pytest.approx(found.chi_square * point.sigma(found.run_noise) ** 2)
+
+
+class TestParts:
+    """Whether a crossing parts a gain from a loss."""
+
+    CLOSE = paired(lambda n: 0.0098 + 0.0001 * n, lambda n: 0.01 + 0.00009 * n)
+
+    def test_one_that_is_sure_does(self) -> None:
+        """At its place; not where one side of it is empty."""
+        random = Random(1)
+        spread = Spread.of([redrawn(CROSSING, random) for _ in range(60)])
+        assert spread.parts(2.8)
+        assert not spread.parts(60.0)
+        assert not spread.parts(0.5)
+
+    def test_one_between_curves_that_lie_together_does_not(self) -> None:
+        """Two per cent apart at one end, and half of one at the other."""
+        random = Random(1)
+        spread = Spread.of([redrawn(self.CLOSE, random) for _ in range(60)])
+        assert not spread.parts(20.0)
 
 
 def test_a_quantile_lies_between_its_neighbours() -> None:

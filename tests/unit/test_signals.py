@@ -18,7 +18,12 @@ def lately(*readings: tuple[float, float, float], seconds: float = 10.0) -> floa
 def test_an_age_is_theirs_and_ours() -> None:
     """Old when it was read, and older since."""
     signals = EngineSignals(
-        waiting=None, token_usage=None, acceptance_length=None, at=100.0, age_seconds=0.5
+        waiting=None,
+        token_usage=None,
+        acceptance_length=None,
+        at=100.0,
+        age_seconds=0.5,
+        stale_after=10.0,
     )
     assert signals.age(103.0) == 3.5
 

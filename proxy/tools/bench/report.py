@@ -43,7 +43,9 @@ def show(
     """Print a table for each rate: a column for each endpoint."""
     for rate in dict.fromkeys(one.rate for one in found):
         level = [one for one in found if one.rate == rate]
-        table = Table(title=_title(rate, conditions), title_justify="left", box=None)
+        # A title of the table's own is broken to the table's width.
+        console.print(_title(rate, conditions), style="bold", highlight=False, soft_wrap=True)
+        table = Table(box=None)
         table.add_column("", no_wrap=True)
         for one in level:
             table.add_column(one.endpoint, justify="right", overflow="fold")

@@ -79,15 +79,18 @@ async def _measured(options: Options, stop: asyncio.Event, *, quiet: bool) -> li
     """
     levels = plan(options)
     cells: list[Cell] = []
+    console = Console(stderr=True)
     async with _connected(options, time.monotonic) as targets:
-        with (
-            suppress(_StoppedError),
-            _interruptible(stop),
-            _showing(Console(stderr=True), options, levels, quiet=quiet) as shown,
-        ):
-            cells = await _take(targets, options, levels, shown, stop)
-            if stop.is_set():
-                raise _StoppedError
+        with suppress(_StoppedError), _interruptible(stop):
+            if not quiet:
+                console.print(_announcement(options, levels), highlight=False, soft_wrap=True)
+            # Before the clock of the progress starts: it is no part of the plan's seconds.
+            await _warm_up(targets, options, levels, stop)
+            total = len(targets) * _planned(levels)
+            with progress(console, total=total, what="bench", quiet=quiet) as shown:
+                cells = await _take(targets, options, levels, shown, stop)
+                if stop.is_set():
+                    raise _StoppedError
     return cells
 
 
@@ -105,6 +108,7 @@ async def measure(
         SpecswitchError: an endpoint or its admin listener does not answer before anything is sent.
     """
     async with _connected(options, clock) as targets:
+        await _warm_up(targets, options, levels, stop)
         return await _take(targets, options, levels, shown, stop)
 
 
@@ -193,6 +197,13 @@ class _Target:
         return await ask(self._client, question, clock=self._clock)
 
 
+async def _warm_up(
+    targets: Sequence[_Target], options: Options, levels: Sequence[Level], stop: asyncio.Event
+) -> None:
+    for target in targets:
+        await target.warm_up(levels[0].rounds[0][: options.warm_up], stop)
+
+
 async def _take(
     targets: Sequence[_Target],
     options: Options,
@@ -202,8 +213,6 @@ async def _take(
 ) -> list[Cell]:
     """The plan at every endpoint, round by round; those cells in which anything was sent."""
     cells: list[Cell] = []
-    for target in targets:
-        await target.warm_up(levels[0].rounds[0][: options.warm_up], stop)
     for level in levels:
         row = [Cell(target.endpoint.name, level.rate) for target in targets]
         cells += row
@@ -284,29 +293,21 @@ def _interruptible(stop: asyncio.Event) -> Iterator[None]:
         loop.remove_signal_handler(signal.SIGINT)
 
 
-@contextmanager
-def _showing(
-    console: Console, options: Options, levels: Sequence[Level], *, quiet: bool
-) -> Iterator[Progress]:
-    """How far it is in seconds of the plan, after a word on how long it will take."""
+def _announcement(options: Options, levels: Sequence[Level]) -> str:
+    """What will be sent, and how long that takes at least."""
     rounds = [shots for level in levels for shots in level.rounds if shots]
-    times = len(options.endpoints)
-    if not quiet:
-        line = _announcement(rounds, times, together=options.together)
-        console.print(line, highlight=False, soft_wrap=True)
-    total = times * sum(sum(planned_seconds(shots)) for shots in rounds)
-    with progress(console, total=total, what="bench", quiet=quiet) as shown:
-        yield shown
-
-
-def _announcement(rounds: Sequence[Sequence[Shot]], times: int, *, together: bool) -> str:
     requests = sum(len(shots) for shots in rounds)
     seconds = sum(shots[-1].at for shots in rounds)
-    to = "to one endpoint"
+    times, to = len(options.endpoints), "to one endpoint"
     if times > 1:
-        to = f"to each of {times} endpoints, {'all at once' if together else 'in turn'}"
+        to = f"to each of {times} endpoints, {'all at once' if options.together else 'in turn'}"
     counted = "1 request" if requests == 1 else f"{requests} requests"
-    return f"{counted} {to}: at least {duration(seconds if together else seconds * times)}"
+    return f"{counted} {to}: at least {duration(seconds if options.together else seconds * times)}"
+
+
+def _planned(levels: Sequence[Level]) -> float:
+    """Seconds of the plan at one endpoint, as the progress counts them."""
+    return sum(sum(planned_seconds(shots)) for level in levels for shots in level.rounds)
 
 
 def _provide_descriptors(options: Options) -> None:

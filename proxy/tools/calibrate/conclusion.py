@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from math import sqrt
 from random import Random
 from statistics import fmean
 from typing import Final, Literal
@@ -19,7 +20,8 @@ from proxy.tools.curves import crossover
 from proxy.tools.curves.cells import BadDataError, Cell
 from proxy.tools.curves.crossover import Conditions, Findings, more_needed
 from proxy.tools.curves.fit import fit, points
-from proxy.tools.curves.pairing import EDGE, Pairing, Spread, quantile, redrawn
+from proxy.tools.curves.pairing import Pairing, Spread, quantile, redrawn
+from proxy.tools.curves.verdict import interval
 from proxy.tools.doctor.server_info import ServerInfo
 from proxy.tools.prompts import Prompt
 
@@ -30,6 +32,9 @@ _HINDERED: Final = 0.8
 """Below it two processes waste a fifth of the GPU on each other: time slicing without MPS."""
 _MOVED: Final = 2.0
 """A factor on N* that a single threshold does not cover: off by two costs up to 10 %."""
+_SURE: Final = 0.95
+_ONE_SIDED: Final = 1.64
+"""Standard errors below which the truth is once in twenty times."""
 _ALREADY_OUT: Final = Prefill(0.0, 0.0)
 """Prompts were taken out of the times request by request; there is nothing left to take out."""
 _LEVELS_FOR_A_LINE: Final = 2
@@ -168,13 +173,15 @@ def conclude(
         workload=_workload(state, prompts, lengths),
         notes=(*state.notes, *findings.notes),
     )
-    contention = _contention(state)
-    hindered = contention is not None and contention.sum < _HINDERED
+    contention, both_notes = _contention(state, findings)
     long_context, long_notes = _long_context(begun, Random(seed), resamples)  # noqa: S311 - again
-    notes = (*begun.notes, *long_notes, *((_HINDRANCE,) if hindered else ()))
+    notes = (*begun.notes, *long_notes, *both_notes)
     return replace(begun, contention=contention, long_context=long_context, notes=notes)
 
 
+_NOT_SURE: Final = (
+    "by their sum both servers at once are worth it, but runs differ too much to build on that"
+)
 _HINDRANCE: Final = (
     "both servers at once do less than 80 % of what one does alone: run them under NVIDIA MPS, "
     "above all with tensor parallelism"
@@ -227,20 +234,25 @@ def _workload(
     )
 
 
-def _contention(state: State) -> Contention | None:
-    """Both rates at once in shares of each alone, added."""
-    total, level = 0.0, 0
+def _contention(state: State, findings: Findings) -> tuple[Contention | None, tuple[str, ...]]:
+    """Both rates at once in shares of each alone, added, and what to say of it."""
+    total, variance, level = 0.0, 0.0, 0
     for name in UpstreamName:
         both = list(state.of(Part.BOTH, name))
-        if not both:
-            return None
-        level = both[-1].place.concurrency
+        level = both[-1].place.concurrency if both else 0
         alone = state.rounds(Place(Part.SWEEP, name, level))
         if not alone:
-            return None
-        total += fmean(m.rate for m in both) / fmean(m.rate for m in alone)
-    topology: Literal["shared", "separate"] = "separate" if total >= _SEPARATE else "shared"
-    return Contention(concurrency=float(level), sum=total, topology=topology)
+            return None, ()
+        share = fmean(m.rate for m in both) / fmean(m.rate for m in alone)
+        noise = findings.fits[name].unexplained
+        total += share
+        variance += (share * noise) ** 2 * (1.0 / len(both) + 1.0 / len(alone))
+    separate = total - _ONE_SIDED * sqrt(variance) >= _SEPARATE
+    topology: Literal["shared", "separate"] = "separate" if separate else "shared"
+    notes = (_NOT_SURE,) if total >= _SEPARATE and not separate else ()
+    if total < _HINDERED:
+        notes = (_HINDRANCE,)
+    return Contention(concurrency=float(level), sum=total, topology=topology), notes
 
 
 def _long_context(
@@ -255,9 +267,12 @@ def _long_context(
         pairing = _paired([_cell(found, begun.prefill) for found in measured])
     except BadDataError as error:
         return None, (f"nothing is concluded for long prompts: {error}",)
-    found = _crossing(pairing, random, resamples)
-    moves = _moves(pairing, found, usual.value)
     tokens = fmean(m.prompt_tokens for m in measured)
+    spread = Spread.of([redrawn(pairing, random) for _ in range(resamples)])
+    found = _crossing(pairing, spread)
+    moves = _moves(spread, found, usual.value)
+    if moves is None:
+        return None, (f"with prompts of {tokens:.0f} tokens it is not clear where the curves meet",)
     note = (
         f"with prompts of {tokens:.0f} tokens N* is more than twice as far or near: one threshold "
         f"does not fit both kinds of request, see eligibility.max_spec_prompt_tokens"
@@ -276,20 +291,23 @@ def _paired(cells: Sequence[Cell]) -> Pairing:
     return Pairing(fits[SPEC], fits[BASE])
 
 
-def _crossing(pairing: Pairing, random: Random, resamples: int) -> Interval | None:
+def _crossing(pairing: Pairing, spread: Spread) -> Interval | None:
     ends = [crossing.in_flight for crossing in pairing.crossings() if crossing.ends_lead]
-    if not ends:
-        return None
-    spread = Spread.of([redrawn(pairing, random) for _ in range(resamples)])
-    low, high = (quantile(spread.first, share) for share in (EDGE, 1.0 - EDGE))
-    return Interval(value=ends[0], low=min(low, ends[0]), high=max(high, ends[0]))
+    return interval(ends[0], spread.first) if ends else None
 
 
-def _moves(pairing: Pairing, found: Interval | None, usual: float) -> bool:
-    """Whether N* is beyond a factor of two: where it was not found, by who is ahead throughout."""
+def _moves(spread: Spread, found: Interval | None, usual: float) -> bool | None:
+    """Whether N* is beyond a factor of two; None where that is not clear.
+
+    Where it was not found, one of the two is ahead throughout, up to twice the usual N*.
+    """
     if found is not None:
-        return not usual / _MOVED <= found.value <= usual * _MOVED
-    return pairing.lead(pairing.reach) > 1.0 or usual > _MOVED
+        apart = not usual / _MOVED <= found.value <= usual * _MOVED
+        return apart and not found.low <= usual <= found.high
+    if spread.lasting >= _SURE:
+        return True
+    behind = quantile(spread.first, _SURE) <= 1.0
+    return usual > _MOVED if behind else None
 
 
 def _room(info: ServerInfo, tokens: int) -> int:

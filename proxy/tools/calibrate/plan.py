@@ -44,6 +44,16 @@ class Plan:
             Place(Part.SWEEP, first.other, level),
         )
 
+    @property
+    def again(self) -> tuple[Place, Place]:
+        """What is measured a second time when the sweep is over.
+
+        Both servers where few are in flight, which was nearly first and does not take long: it
+        tells how much a run moves on this machine, and whether the servers have changed meanwhile.
+        """
+        first, second = self.cells(self.levels[1])
+        return second, first
+
 
 @dataclass(frozen=True, slots=True)
 class Pace:
@@ -97,8 +107,13 @@ def cell_seconds(pace: Pace, concurrency: int, output_tokens: int, requests: int
 
 def sweep_seconds(plan: Plan, paces: Mapping[UpstreamName, Pace]) -> float:
     """At most how long the sweep takes: as if it did not end early."""
+    places = [place for level in plan.levels for place in plan.cells(level)]
     return sum(
-        cell_seconds(paces[place.server], level, plan.output_tokens, requests_of(level))
-        for level in plan.levels
-        for place in plan.cells(level)
+        cell_seconds(
+            paces[place.server],
+            place.concurrency,
+            plan.output_tokens,
+            requests_of(place.concurrency),
+        )
+        for place in (*places, *plan.again)
     )

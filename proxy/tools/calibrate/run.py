@@ -274,6 +274,7 @@ async def _measure(task: _Task, steps: Steps) -> Outcome:
     await steps.prefill()
     await steps.natural()
     await steps.sweep(task.plan, whole=options.whole)
+    await steps.again(task.plan)
     conclusion = _concluded(task, rate=False)
     for _ in range(_REFINEMENTS):
         if not conclusion.more:

@@ -136,6 +136,11 @@ class Steps:
             for place in plan.cells(level):
                 await self.alone(place, rounds=1)
 
+    async def again(self, plan: Plan) -> None:
+        """Two cells of the beginning once more, to see whether they are what they were."""
+        for place in plan.again:
+            await self.alone(place, rounds=2)
+
     async def alone(self, place: Place, *, rounds: int) -> None:
         """Measure a cell until it has so many rounds."""
         done = len(self.state.rounds(place))

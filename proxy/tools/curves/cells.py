@@ -48,8 +48,8 @@ a rate moves a crossover by about 10 %."""
 
 
 _SHIFTED: Final = 0.1
-"""Of the time per token, as a logarithm, from which on a server is another one: as much in the ratio
-of two moves a crossover by a quarter."""
+"""Of the time per token, as a logarithm, from which on a server is another one: as much in the
+ratio of two moves a crossover by a quarter."""
 _ALIKE: Final = 0.5
 """Of the change common to both: with less of it, a server has not followed."""
 

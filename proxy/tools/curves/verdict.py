@@ -33,7 +33,7 @@ exceeds it once in 400 times."""
 
 _MOST_UNEXPLAINED: Final = 0.05
 """What cells may be off their curve beyond their noise, relative: 5 % in a rate move N* by 10 to
-13 %. A curve may be as wrong as that however exactly it was measured, and intervals allow for it."""
+13 %. A curve may be as wrong as that however exactly it was measured; intervals allow for it."""
 
 _MOST_RUN_NOISE: Final = 0.1
 """What a cell may differ by when it is measured again. In simulated sweeps with as much, the 90 %
