@@ -20,10 +20,6 @@ _ENOUGH: Final = 20
 """Answers of one bucket before it says anything: acceptance differs by a quarter from answer to
 answer, so the mean of so many is within 6 %."""
 
-_OFF: Final = 1.2
-"""Beyond this, in either direction, a bucket has drifted: a fifth in the ratio of the two curves
-moves N* by a quarter to a half (docs/policy.md), which is where it starts to cost."""
-
 _LONGEST: Final = 20.0
 """A single answer counts as at most so many times slower or faster: a pause is no drift."""
 
@@ -49,22 +45,13 @@ class Drift:
 
     @property
     def ratio(self) -> float | None:
-        """Time per token now over time per token then; None before enough was seen."""
-        told = self._told()
-        if not told:
-            return None
-        total = sum(mean.count for mean in told.values())
-        return exp(sum(mean.value * mean.count for mean in told.values()) / total)
+        """Time per token now over time per token then, of the bucket that is farthest from 1.
 
-    @property
-    def off(self) -> Mapping[int, float]:
-        """The ratio of each bucket that has drifted, by the least in flight that it holds."""
-        ratios = {1 << bucket: exp(mean.value) for bucket, mean in self._told().items()}
-        return {n: ratio for n, ratio in ratios.items() if not 1.0 / _OFF <= ratio <= _OFF}
-
-    def _told(self) -> dict[int, RunningMean]:
-        buckets = sorted(self._buckets.items())
-        return {bucket: mean for bucket, mean in buckets if mean.count >= _ENOUGH}
+        None before enough was seen. A mean over the buckets would hide a curve that has turned:
+        slower with many in flight, and faster alone.
+        """
+        told = [mean.value for mean in self._buckets.values() if mean.count >= _ENOUGH]
+        return exp(max(told, key=abs)) if told else None
 
 
 def drifts(curves: Mapping[UpstreamName, Curve]) -> dict[UpstreamName, Drift]:

@@ -33,6 +33,8 @@ _ALONE = 4
 
 _WHY = {
     "in_flight": "over N*",
+    "rate": "too much is offered",
+    "engine": "spec says that it has too much",
     "calm": "few are in flight",
     "health": "the other server is not there",
     "control": "the operator says so",

@@ -123,7 +123,8 @@ async def test_a_live_view_for_a_terminal() -> None:
             "New requests go to base: over N*; spec again in 2 s and at average 1.0, now",
         ),
         ("uncalibrated", "New requests go to base: N* is not known"),
-        ("engine", "New requests go to base: engine"),
+        ("engine", "New requests go to base: spec says that it has too much"),
+        ("unheard-of", "New requests go to base: unheard-of"),
     ],
 )
 def test_the_view_of_a_burst(reason: str, said: str) -> None:
