@@ -159,7 +159,7 @@ def _show(
 
 def _show_seeds(console: Console, runs: Sequence[Run]) -> None:
     table = Table(
-        "seed", "verdict", "N*", "90 %", "off", "λ* tok/s", "late ms", "s", box=SIMPLE_HEAD
+        "seed", "verdict", "N*", "90 %", "off", "λ* tok/s", "late ms", "goes", "s", box=SIMPLE_HEAD
     )
     for each in runs:
         table.add_row(*_seed_row(each))
@@ -185,6 +185,7 @@ def _seed_row(each: Run) -> tuple[str, ...]:
         "" if each.off is None else f"{each.off:+.1%}",
         "" if each.rate is None else f"{each.rate.value:.0f}",
         "" if each.late_seconds is None else f"{each.late_seconds * 1e3:.1f}",
+        str(each.goes),
         f"{each.seconds:.0f}",
     )
 

@@ -7,6 +7,7 @@ from math import inf
 import pytest
 
 from proxy.config.model import Policy as PolicySection
+from proxy.core.tolerance import Bounds
 from proxy.core.words import UpstreamName
 from proxy.sim import engine
 from proxy.sim.engine import Emitted, Happening, Refused
@@ -194,10 +195,12 @@ def test_defaults_are_those_of_the_configuration() -> None:
     by, section = thresholds(KNOWLEDGE), PolicySection()
 
     names = [
-        "up_factor", "gate_factor", "rate_up", "rate_down", "fast_window", "slow_window",
+        "gate_factor", "rate_up", "rate_down", "fast_window", "slow_window",
         "count_window", "return_dwell", "flap_limit", "flap_window", "flap_hold", "topology",
     ]  # fmt: skip
     assert [getattr(by, name) for name in names] == [getattr(section, name) for name in names]
+    shares = Bounds(section.up_factor, section.up_factor_min, section.up_factor_max)
+    assert by.tolerance == shares
 
 
 def test_switch_is_on_spec_when_alone_and_leaves_under_load() -> None:
