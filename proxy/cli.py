@@ -34,8 +34,12 @@ Exit codes:
 """
 
 
+_HELP = {"help_option_names": ["-h", "--help"]}
+"""Of each command too: whoever calls one by itself gets the same."""
+
+
 @click.group(
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={**_HELP, "max_content_width": 100},
     epilog=_EPILOG,
 )
 @click.version_option(__version__, prog_name="specswitch", message="%(prog)s %(version)s")
@@ -97,7 +101,7 @@ _PATHS = {
 }
 
 
-@main.command(short_help="The proxy in front of two running servers.")
+@main.command(short_help="The proxy in front of two running servers.", context_settings=_HELP)
 @_config_options
 @click.option("--check", is_flag=True, help="Check the configuration and exit: 0, or 2 if bad.")
 @click.option(
@@ -153,7 +157,7 @@ _profile_option = click.option(
 )
 
 
-@main.command(short_help="Try it without a GPU.")
+@main.command(short_help="Try it without a GPU.", context_settings=_HELP)
 @_profile_option
 @click.option("--port", default=8000, show_default=True, help="Port of the endpoint; 0: any free.")
 @click.option(
@@ -175,7 +179,7 @@ def demo(profile: str, *, port: int, admin_port: int, once: bool, as_json: bool)
     sys.exit(_run(run_demo(profile, port=port, admin_port=admin_port, once=once, as_json=as_json)))
 
 
-@main.command(short_help="Only the simulated pair, for your own proxy.")
+@main.command(short_help="Only the simulated pair, for your own proxy.", context_settings=_HELP)
 @_profile_option
 @click.option("--spec-port", default=30001, show_default=True, help="0: any free.")
 @click.option("--base-port", default=30000, show_default=True, help="0: any free.")

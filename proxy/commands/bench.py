@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from proxy.commands.keys import keys_of_endpoints
 from proxy.errors import ConfigError, SpecswitchError
 
 _EPILOG = """\b
@@ -19,7 +20,11 @@ Exit codes:
 _WORKLOADS = ("poisson", "burst", "rare-burst", "square", "diurnal", "ladder", "trace")
 
 
-@click.command(short_help="Open-loop load on running endpoints, side by side.", epilog=_EPILOG)
+@click.command(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    short_help="Open-loop load on running endpoints, side by side.",
+    epilog=_EPILOG,
+)
 @click.option(
     "--url",
     "urls",
@@ -122,14 +127,6 @@ _WORKLOADS = ("poisson", "burst", "rare-burst", "square", "diurnal", "ladder", "
     help="For each request as a whole.",
 )
 @click.option("--model", metavar="NAME", help="As the servers call it.  [the first they name]")
-@click.option(
-    "--api-key",
-    "api_keys",
-    multiple=True,
-    envvar="SPECSWITCH_BENCH_API_KEY",
-    metavar="[NAME=]KEY",
-    help="For all endpoints, or for one. Also from SPECSWITCH_BENCH_API_KEY.",
-)
 @click.option("--seed", default=0, show_default=True, help="Of arrivals and the order of prompts.")
 @click.option(
     "--report", type=click.Path(path_type=Path, dir_okay=False), help="Write an HTML report here."
@@ -156,7 +153,6 @@ def bench(  # noqa: PLR0913 - one for each option
     max_in_flight: int,
     timeout: float,
     model: str | None,
-    api_keys: tuple[str, ...],
     seed: int,
     report: Path | None,
     as_json: bool,
@@ -186,7 +182,7 @@ def bench(  # noqa: PLR0913 - one for each option
 
     try:
         options = Options(
-            endpoints=endpoints(urls, admin_urls, api_keys),
+            endpoints=endpoints(urls, admin_urls, keys_of_endpoints()),
             workload=Workload(workload or ("trace" if trace else "poisson")),
             rates=_numbers(rate, rates),
             requests=requests,

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from proxy.commands.keys import NOTE, key_of
 from proxy.errors import SpecswitchError
 
 _EPILOG = """\b
@@ -32,7 +33,9 @@ def _levels(_: click.Context, __: click.Parameter, value: str | None) -> tuple[i
 
 
 @click.command(
-    short_help="Measure both servers, and find where speculation stops to pay.", epilog=_EPILOG
+    context_settings={"help_option_names": ["-h", "--help"]},
+    short_help="Measure both servers, and find where speculation stops to pay.",
+    epilog=_EPILOG + NOTE,
 )
 @click.option(
     "--spec-url",
@@ -110,20 +113,6 @@ def _levels(_: click.Context, __: click.Parameter, value: str | None) -> tuple[i
     metavar="S",
     help="For each request as a whole.",
 )
-@click.option(
-    "--spec-api-key",
-    envvar="SPECSWITCH_UPSTREAMS_SPEC_API_KEY",
-    show_envvar=True,
-    metavar="KEY",
-    help="Its key, if it asks for one; better in the environment, where `ps` does not show it.",
-)
-@click.option(
-    "--base-api-key",
-    envvar="SPECSWITCH_UPSTREAMS_BASE_API_KEY",
-    show_envvar=True,
-    metavar="KEY",
-    help="The same of the other.",
-)
 @click.option("--json", "as_json", is_flag=True, help="The calibration on standard output.")
 def calibrate(*, as_json: bool, levels: tuple[int, ...] | None, **given: object) -> None:
     """Measure both servers, and find where speculation stops to pay.
@@ -155,6 +144,7 @@ def calibrate(*, as_json: bool, levels: tuple[int, ...] | None, **given: object)
     from proxy.tools.calibrate.report import show  # noqa: PLC0415 - the same
     from proxy.tools.destination import reject_unwritable  # noqa: PLC0415 - the same
 
+    given |= {"spec_api_key": key_of("spec"), "base_api_key": key_of("base")}
     options = run.Options(levels=levels or LEVELS, **given)  # type: ignore[arg-type]  # click's own names and types
     console = Console(stderr=True)
     try:

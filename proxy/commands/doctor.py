@@ -5,6 +5,7 @@ import sys
 
 import click
 
+from proxy.commands.keys import NOTE, key_of
 from proxy.errors import SpecswitchError
 
 _EPILOG = """\b
@@ -17,7 +18,11 @@ Exit codes:
 """
 
 
-@click.command(short_help="Are these two servers a good pair? What to change.", epilog=_EPILOG)
+@click.command(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    short_help="Are these two servers a good pair? What to change.",
+    epilog=_EPILOG + NOTE,
+)
 @click.option(
     "--spec-url",
     default="http://127.0.0.1:30001",
@@ -33,20 +38,6 @@ Exit codes:
     help="The server without.",
 )
 @click.option(
-    "--spec-api-key",
-    envvar="SPECSWITCH_UPSTREAMS_SPEC_API_KEY",
-    show_envvar=True,
-    metavar="KEY",
-    help="Its key, if it asks for one; better in the environment, where `ps` does not show it.",
-)
-@click.option(
-    "--base-api-key",
-    envvar="SPECSWITCH_UPSTREAMS_BASE_API_KEY",
-    show_envvar=True,
-    metavar="KEY",
-    help="The same of the other.",
-)
-@click.option(
     "--no-requests", is_flag=True, help="Only read what they say; let them generate nothing."
 )
 @click.option("--json", "as_json", is_flag=True, help="One object on standard output.")
@@ -54,8 +45,6 @@ def doctor(
     *,
     spec_url: str,
     base_url: str,
-    spec_api_key: str | None,
-    base_api_key: str | None,
     no_requests: bool,
     as_json: bool,
 ) -> None:
@@ -80,8 +69,8 @@ def doctor(
             run(
                 spec_url,
                 base_url,
-                spec_api_key=spec_api_key,
-                base_api_key=base_api_key,
+                spec_api_key=key_of("spec"),
+                base_api_key=key_of("base"),
                 requests=not no_requests,
                 json_only=as_json,
             )

@@ -18,7 +18,9 @@ Exit codes:
 
 
 @click.command(
-    short_help="The controller on simulated engines, beside other policies.", epilog=_EPILOG
+    context_settings={"help_option_names": ["-h", "--help"]},
+    short_help="The controller on simulated engines, beside other policies.",
+    epilog=_EPILOG,
 )
 @click.option(
     "--profile",

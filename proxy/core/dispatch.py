@@ -287,9 +287,11 @@ class Dispatcher:
         """Whether a good probe of `name` must come with its identity.
 
         Always while it is not healthy: what comes back from a timed ejection may be another server,
-        and no rise stands between it and its first request.
+        and no rise stands between it and its first request. And after a failed probe, which may be
+        all that is seen of a quick restart.
         """
-        return self.upstream(name).health.state is not Health.HEALTHY
+        upstream = self.upstream(name)
+        return upstream.doubted or upstream.health.state is not Health.HEALTHY
 
     def probe_failed(
         self, name: UpstreamName, detail: str, now: float, *, unanswered_since: float | None = None
@@ -302,6 +304,7 @@ class Dispatcher:
         upstream = self.upstream(name)
         if unanswered_since is not None and upstream.work.heard_at >= unanswered_since:
             return
+        upstream.doubted = True
         if upstream.health.probe_failed():
             self._tell(upstream, detail)
         self._after_change(now)
@@ -340,6 +343,7 @@ class Dispatcher:
         # A server that is down may come back as another; what it was condemns nobody.
         other_stands = other.health.state is not Health.EJECTED or other.health.until is not None
         upstream.identity = identity
+        upstream.doubted = False
         upstream.faults = mismatches(
             upstream.name, identity, other.identity if other_stands else None
         )

@@ -2,9 +2,9 @@
 
 A count above N* is a burst that has only begun, or the crowd of a load that speculation carries
 well. Nothing tells the two apart at once; what arrives in the seconds after does. So a leaving that
-those seconds confirm (clearly more was offered than λ*) makes the next one come sooner, and one that they
-do not makes it come later. Where bursts are the rule, few requests are then left behind on spec;
-where load is steady, chance does not drive it to base (docs/policy.md has the figures).
+those seconds confirm (clearly more was offered than λ*) makes the next one come sooner, and one
+that they do not makes it come later. Where bursts are the rule, few requests are then left behind
+on spec; where load is steady, chance does not drive it to base (docs/policy.md has the figures).
 """
 
 from dataclasses import dataclass

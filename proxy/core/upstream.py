@@ -10,7 +10,16 @@ from proxy.core.work import Work
 class Upstream:
     """One of the two: what is known of it."""
 
-    __slots__ = ("admin_state", "configured_cap", "faults", "health", "identity", "name", "work")
+    __slots__ = (
+        "admin_state",
+        "configured_cap",
+        "doubted",
+        "faults",
+        "health",
+        "identity",
+        "name",
+        "work",
+    )
 
     def __init__(self, name: UpstreamName, rules: HealthRules, configured_cap: int | None) -> None:
         self.name = name
@@ -18,6 +27,8 @@ class Upstream:
         self.work = Work()
         self.admin_state = AdminState.READY
         self.identity: Identity | None = None
+        self.doubted = False
+        """Whether it was away since it said what it is: another one may have taken its place."""
         self.faults: tuple[str, ...] = ()
         """Why it is misconfigured, as sentences."""
         self.configured_cap = configured_cap

@@ -136,7 +136,7 @@ async def test_a_server_that_refuses_the_key_is_told_so() -> None:
     refused = Send(reply(b'{"error":"Unauthorized"}', status="401 Unauthorized"))
     report = await examined(always=refused, asked=1)
     finding = worse_than_notes(report)["reach.key"]
-    assert "--spec-api-key" in finding.change
+    assert "SPECSWITCH_UPSTREAMS_SPEC_API_KEY" in finding.change
     assert "our-secret" not in str([each.fields() for each in report.findings])
 
 

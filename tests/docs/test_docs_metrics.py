@@ -32,7 +32,12 @@ def scraped() -> Described:
     metrics = Metrics("1.2.3")
     reading = Reading(Load(running=1, waiting=1, token_usage=0.5), at=0.0, stale_after=6.0)
     signals = EngineSignals(
-        waiting=1, token_usage=0.5, acceptance_length=2.5, at=0.0, age_seconds=0.0, stale_after=10.0,
+        waiting=1,
+        token_usage=0.5,
+        acceptance_length=2.5,
+        at=0.0,
+        age_seconds=0.0,
+        stale_after=10.0,
     )
     sources = Sources(
         open_requests=lambda: 0,

@@ -35,7 +35,7 @@ def compared(profile: str, *names: str, policies: tuple[Policy, ...]) -> Compari
 
 BOUNDS = {
     "founding": (1.13, 1.20, 1.04, 1.15, 1.35, 1.0),
-    "tree": (1.18, 1.20, 1.04, 1.30, 1.40, 1.0),
+    "tree": (1.18, 1.20, 1.04, 1.35, 1.40, 1.0),
 }
 """To ideal, worst level, ladder, worst tail, tail in rare bursts, switches a minute."""
 

@@ -39,6 +39,14 @@ def test_noise_is_none(seed: int) -> None:
     assert shift(twice(1.02, 0.99, seed=seed)) is None
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_requests_that_differ_wildly_are_no_shift(seed: int) -> None:
+    """Means that move by a fifth are chance then."""
+    random = Random(seed)
+    cells = [cell(name, 2, 0.01, random=random, spread=0.6) for name in (SPEC, BASE) * 2]
+    assert shift(cells) is None
+
+
 @pytest.mark.parametrize(("spec", "base"), [(1.0, 2.5), (2.5, 1.0), (1.5, 0.6)])
 def test_what_one_does_alone_is_a_disturbance(spec: float, base: float) -> None:
     """Its own next run shows it."""

@@ -371,3 +371,15 @@ def test_probation_does_not_keep_the_mode_on_base() -> None:
     pair.end(trial)
     pair.later(300.0)
     assert pair.dispatcher.mode is SPEC
+
+
+def test_a_quick_restart_is_noticed() -> None:
+    """One failed probe ejects nobody, and yet another server may answer the next one."""
+    pair = Pair(replace(RATED, made_for=MADE_FOR))
+    assert not pair.dispatcher.wants_identity(SPEC)
+    pair.down(SPEC, probes=1)
+    assert pair.dispatcher.mode is SPEC
+    assert pair.dispatcher.wants_identity(SPEC)
+    pair.up(SPEC, replace(IDENTITIES[SPEC], model="other"))
+    assert pair.dispatcher.mode is BASE
+    assert not pair.dispatcher.wants_identity(BASE)

@@ -345,13 +345,13 @@ def test_what_was_learned_is_of_one_n_star_and_one_server() -> None:
 def test_the_reason_is_that_of_now() -> None:
     """Uncalibrated, then calibrated under load: it is the load that keeps it on base."""
     controller = Controller(replace(FOUNDING, crossover=None, crossover_rate=None), now=0.0)
-    controller.step(Load(9), WELL, 0.0)
-    assert controller.reason is SwitchReason.UNCALIBRATED
-    controller.set_to(FOUNDING, 1.0)
-    controller.step(Load(9), WELL, 1.0)
-    assert controller.reason is SwitchReason.IN_FLIGHT
+    reasons = []
+    for now, thresholds in ((0.0, controller.thresholds), (1.0, FOUNDING)):
+        controller.set_to(thresholds, now)
+        controller.step(Load(9), WELL, now)
+        reasons.append(controller.reason)
+    assert reasons == [SwitchReason.UNCALIBRATED, SwitchReason.IN_FLIGHT]
     controller.step(Load(0, 1, 1e5), WELL, 2.0)
-    controller.step(Load(0), WELL, 2.0)
     assert (controller.mode, controller.reason) == (SPEC, SwitchReason.CALM)
 
 
@@ -379,12 +379,13 @@ def test_strain_and_dwell_are_reasons_to_stay() -> None:
     controller = on_spec(TREE)
     gone = Spec(usable=False, cap=None)
     controller.step(Load(0), gone, 1.0)
-    controller.step(Load(0), WELL, 2.0)
-    assert controller.reason is SwitchReason.HEALTH
-    for at in (12.0, 14.0):
-        controller.signals(replace(QUEUES, at=at), at)
-    controller.step(Load(0), WELL, 14.0)
-    assert controller.reason is SwitchReason.ENGINE
+    reasons = []
+    for at in (2.0, 12.0, 14.0):
+        if at > 10.0:
+            controller.signals(replace(QUEUES, at=at), at)
+        controller.step(Load(9), WELL, at)
+        reasons.append(controller.reason)
+    assert reasons == [SwitchReason.HEALTH, SwitchReason.IN_FLIGHT, SwitchReason.ENGINE]
 
 
 def test_leaving_for_another_reason_teaches_nothing() -> None:

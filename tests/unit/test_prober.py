@@ -48,7 +48,7 @@ class Watcher:
     def nothing(self, *_: object, **__: object) -> None:
         """Told of what is of no interest here."""
 
-    started = decided = retried = ended = switched = wanted = calibration_checked = nothing
+    started = decided = retried = ended = switched = wanted = calibration_checked = held = nothing
 
     def health_changed(
         self, upstream: UpstreamName, health: Health, cause: EjectionCause | None, detail: str

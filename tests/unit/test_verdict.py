@@ -14,7 +14,8 @@ from proxy.core.words import UpstreamName
 from proxy.sim.physics import FOUNDING
 from proxy.tools.curves.crossover import Conditions, Findings, conclude, more_needed
 from proxy.tools.curves.fit import Cell, fit, points
-from proxy.tools.curves.verdict import poor
+from proxy.tools.curves.pairing import Pairing, Spread
+from proxy.tools.curves.verdict import judge, poor
 from tests.harness.sweeps import BASE, LOOPS, SPEC, Times, cell, sweep, times_of
 
 FREE = Conditions({SPEC: Prefill(0.0, 0.0), BASE: Prefill(0.0, 0.0)}, {SPEC: None, BASE: None}, ())
@@ -156,3 +157,24 @@ class TestAlike:
             for seed in range(6)
         }
         assert VerdictKind.UNDECIDED in kinds
+
+    @pytest.mark.parametrize(
+        ("surely", "kind"),
+        [
+            ([(1.0, 1.1, 1.5), (3.0, 0.9, 1.1), (8.0, 0.6, 0.9)], VerdictKind.CROSSOVER),
+            ([(1.0, 0.9, 1.5), (3.0, 0.9, 1.1), (8.0, 0.6, 0.9)], VerdictKind.UNDECIDED),
+            ([(1.0, 1.1, 1.5), (3.0, 0.9, 1.1), (8.0, 0.6, 1.0)], VerdictKind.UNDECIDED),
+        ],
+    )
+    def test_a_place_in_common_is_not_enough(
+        self, surely: list[tuple[float, float, float]], kind: VerdictKind
+    ) -> None:
+        """Where all replicates cross at one place, one of the two must still lead on each side."""
+        pairing = Pairing(
+            *(
+                fit(points([cell(name, n, OWN[name](n)) for n in LOOPS], Prefill(0.0, 0.0)))
+                for name in UpstreamName
+            )
+        )
+        spread = Spread([1.3, 1.4], [1.3, 1.4], [3.0, 3.2], 1.0, 0.0, surely)
+        assert judge(pairing, spread, None).kind is kind

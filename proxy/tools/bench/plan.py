@@ -94,7 +94,9 @@ def endpoints(
             would stand in every report.
     """
     if any("@" in url for url in urls):
-        raise ConfigError([("--url", "must hold no user or password: there is --api-key")])
+        raise ConfigError(
+            [("--url", "must hold no user or password: there is SPECSWITCH_BENCH_API_KEY")]
+        )
     named = dict(_named(url) for url in urls)
     if len(named) < len(urls):
         raise ConfigError([("--url", "two have the same name")])

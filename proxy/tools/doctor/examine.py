@@ -39,7 +39,7 @@ _INDENT = " " * len("  change  ")
 _CHANGES: Mapping[Trouble, str] = {
     Trouble.UNREACHABLE: "start it, or give the right address",
     Trouble.SILENT: "see its log: a stopped scheduler answers /v1/models and not /server_info",
-    Trouble.KEY: "give its key with --{name}-api-key",
+    Trouble.KEY: "give its key in SPECSWITCH_UPSTREAMS_{NAME}_API_KEY",
     Trouble.ANSWER: "give the address of an SGLang server",
 }
 _STYLES: Mapping[Severity, str] = {
@@ -118,8 +118,9 @@ def _merged(findings: Iterator[Finding]) -> list[Finding]:
     """What is so of both servers, said once."""
     merged: dict[Finding, Finding] = {}
     for each in findings:
-        key = replace(each, server=None)
-        merged[key] = replace(key, what=f"both: {each.what}") if key in merged else each
+        finding = replace(each, server=None)
+        again = finding in merged
+        merged[finding] = replace(finding, what=f"both: {each.what}") if again else each
     return list(merged.values())
 
 
@@ -133,7 +134,7 @@ async def _read(name: UpstreamName, client: httpx2.AsyncClient) -> ServerInfo | 
             server=name,
             what=str(error),
             why="nothing else can be checked of it, and specswitch could not use it",
-            change=_CHANGES[error.trouble].format(name=name),
+            change=_CHANGES[error.trouble].format(NAME=name.upper()),
         )
 
 
