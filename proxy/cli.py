@@ -128,6 +128,7 @@ def serve(file: Path | None, *, check: bool, as_json: bool, **flags: object) -> 
 
     if file is None and DEFAULT_FILE.exists():
         file = DEFAULT_FILE
+    _must_be_there(flags["calibration"])
     overrides = {_PATHS[name]: value for name, value in flags.items() if value is not None}
     read = partial(load, file=file, env=dict(os.environ), overrides=overrides)
     try:
@@ -231,6 +232,12 @@ def engines(
 
 for command in (doctor, calibrate, simulate, bench):
     main.add_command(command)
+
+
+def _must_be_there(calibration: object) -> None:
+    """Whoever names a file by hand means one that is there; the default may be made later."""
+    if calibration and not Path(str(calibration)).exists():
+        raise click.BadParameter(f"there is no file {calibration}", param_hint="--calibration")
 
 
 def _tell(error: ConfigError, *, as_json: bool) -> None:

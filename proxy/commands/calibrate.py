@@ -29,6 +29,8 @@ def _levels(_: click.Context, __: click.Parameter, value: str | None) -> tuple[i
         raise click.BadParameter(f"{value!r} is no list of numbers, like 1,2,4,8") from None
     if min(levels) < 1:
         raise click.BadParameter("a concurrency is at least 1")
+    if len(set(levels)) < 2:  # noqa: PLR2004 - a curve
+        raise click.BadParameter("at least two different concurrencies are needed")
     return levels
 
 

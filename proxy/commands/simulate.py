@@ -122,6 +122,8 @@ def simulate(  # noqa: PLR0913 - one for each option
     from proxy.sim.workloads import WORKLOADS  # noqa: PLC0415 - the same
     from proxy.tools.simulate import run  # noqa: PLC0415 - the same
 
+    if measures and (workloads or profiles or policies or trace is not None):
+        raise click.UsageError("--measures chooses profiles, workloads and policies by itself")
     if trace is not None and workloads:
         raise click.UsageError("--trace takes the place of --workload; give one of the two")
     try:

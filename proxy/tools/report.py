@@ -21,7 +21,7 @@ from proxy.errors import SpecswitchError
 if TYPE_CHECKING:  # the extra may not be installed
     from matplotlib.axes import Axes
 
-INSTALL = "pip install 'specswitch[report]'"
+INSTALL = "pip install matplotlib"
 
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000", "#56b4e9", "#a67600")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")

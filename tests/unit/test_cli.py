@@ -317,3 +317,10 @@ def test_a_bad_calibration_is_a_bad_configuration(check: list[str], tmp_path: Pa
     result = run("serve", "--calibration", str(file), *check)
     assert result.exit_code == 2
     assert result.stderr.startswith(f"policy.calibration: {file} is not JSON")
+
+
+def test_a_calibration_that_is_named_must_be_there(tmp_path: Path) -> None:
+    """A slip of the pen would else send everything to base."""
+    result = run("serve", "--calibration", str(tmp_path / "typo.json"), "--check")
+    assert result.exit_code == 2
+    assert "there is no file" in result.stderr

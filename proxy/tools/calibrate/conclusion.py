@@ -255,6 +255,16 @@ def _contention(state: State, findings: Findings) -> tuple[Contention | None, tu
     return Contention(concurrency=float(level), sum=total, topology=topology), notes
 
 
+_FARTHER = (
+    "speculation stays ahead for more than twice as long, as far as was measured: where such "
+    "prompts are the rule, calibrate with prompts like them"
+)
+_NEARER = (
+    "speculation stops to pay at less than half of N*: eligibility.max_spec_prompt_tokens keeps "
+    "such prompts on base"
+)
+
+
 def _long_context(
     begun: Conclusion, random: Random, resamples: int
 ) -> tuple[LongContext | None, tuple[str, ...]]:
@@ -273,10 +283,8 @@ def _long_context(
     moves = _moves(spread, found, usual.value)
     if moves is None:
         return None, (f"with prompts of {tokens:.0f} tokens it is not clear where the curves meet",)
-    note = (
-        f"with prompts of {tokens:.0f} tokens N* is more than twice as far or near: one threshold "
-        f"does not fit both kinds of request, see eligibility.max_spec_prompt_tokens"
-    )
+    ahead = found.value > usual.value if found is not None else spread.lasting >= _SURE
+    note = f"with prompts of {tokens:.0f} tokens {_FARTHER if ahead else _NEARER}"
     return (
         LongContext(prompt_tokens=tokens, crossover=found, moves=moves),
         (note,) if moves else (),
