@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from proxy.commands.keys import NOTE, key_of
-from proxy.errors import SpecswitchError
+from proxy.errors import ConfigError, SpecswitchError
 
 _EPILOG = """\b
 Exit codes:
@@ -155,6 +155,9 @@ def calibrate(*, as_json: bool, levels: tuple[int, ...] | None, **given: object)
         outcome = uvloop.run(
             run.calibrate(options, clock=time.monotonic, console=console, quiet=as_json)
         )
+    except ConfigError as error:
+        click.echo(f"specswitch: {error}", err=True)
+        sys.exit(2)
     except SpecswitchError as error:
         click.echo(f"specswitch: {error}", err=True)
         sys.exit(1)

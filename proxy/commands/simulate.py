@@ -17,6 +17,11 @@ Exit codes:
 """
 
 
+def _reject_both(*, measures: bool, chosen: bool) -> None:
+    if measures and chosen:
+        raise click.UsageError("--measures chooses profiles, workloads and policies by itself")
+
+
 @click.command(
     context_settings={"help_option_names": ["-h", "--help"]},
     short_help="The controller on simulated engines, beside other policies.",
@@ -122,8 +127,8 @@ def simulate(  # noqa: PLR0913 - one for each option
     from proxy.sim.workloads import WORKLOADS  # noqa: PLC0415 - the same
     from proxy.tools.simulate import run  # noqa: PLC0415 - the same
 
-    if measures and (workloads or profiles or policies or trace is not None):
-        raise click.UsageError("--measures chooses profiles, workloads and policies by itself")
+    chosen = bool(workloads or profiles or policies)
+    _reject_both(measures=measures, chosen=chosen or trace is not None)
     if trace is not None and workloads:
         raise click.UsageError("--trace takes the place of --workload; give one of the two")
     try:

@@ -15,7 +15,7 @@ import httpx2
 import msgspec
 
 from proxy.core.peek import Dialect
-from proxy.errors import SpecswitchError
+from proxy.errors import ConfigError, SpecswitchError
 from proxy.tools.listening import Reading, said
 
 __all__ = ["Fault", "Question", "Sample", "ask", "chat", "connect", "model_of"]
@@ -150,14 +150,14 @@ def connect(
     are not used, and answers are not compressed: both would be measured as the server.
 
     Raises:
-        SpecswitchError: `url` is none of http or https.
+        ConfigError: `url` is none of http or https.
     """
     try:
         parsed = httpx2.URL(url)
     except httpx2.InvalidURL as error:
-        raise SpecswitchError(f"{url!r} is no URL: {error}") from error
+        raise ConfigError([(repr(url), f"is no URL: {error}")]) from error
     if parsed.scheme not in {"http", "https"} or not parsed.host:
-        raise SpecswitchError(f"{url!r} is no URL of a server: http://HOST:PORT")
+        raise ConfigError([(repr(url), "is no URL of a server: http://HOST:PORT")])
     headers = {"accept-encoding": "identity", "user-agent": "specswitch-tools"}
     if api_key:
         headers["authorization"] = f"Bearer {api_key}"

@@ -52,7 +52,9 @@ def sentences(found: Calibration) -> list[str]:
         )
     if found.long_context is not None:
         long = found.long_context
-        where = "none found, as far as was measured" if long.crossover is None else _interval(long.crossover)
+        where = "none found, as far as was measured"
+        if long.crossover is not None:
+            where = _interval(long.crossover)
         result.append(f"With prompts of {long.prompt_tokens:.0f} tokens: crossover {where}.")
     notes = found.conditions.get("notes")
     return [*result, *([f"Notes: {notes}"] if notes else [])]
