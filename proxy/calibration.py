@@ -5,6 +5,7 @@ always or never pays is said by the verdict and not by a number.
 """
 
 import json
+import stat
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
@@ -40,6 +41,9 @@ class VerdictKind(StrEnum):
 
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Figure = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+"""Sequences or tokens/s: more than any server has."""
+_Tokens = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -50,9 +54,9 @@ class _Part(BaseModel):
 class Interval(_Part):
     """A figure with its 90 % interval."""
 
-    value: _Amount
-    low: _Amount
-    high: _Amount
+    value: _Figure
+    low: _Figure
+    high: _Figure
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -83,7 +87,7 @@ class Decode(_Part):
     fixed: _Number
     per_sequence: _Number
     bend: _Number
-    to: _Positive
+    to: Annotated[float, Field(ge=1, le=1e6, allow_inf_nan=False)]
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Self:
@@ -125,7 +129,7 @@ class Server(_Part):
     """What it was, see core/fingerprint."""
     decode: Decode
     prefill: Prefill
-    cap: Annotated[int, Field(ge=1)] | None
+    cap: Annotated[int, Field(ge=1, le=10**9)] | None
     """Sequences that it ran at once; null for no bound."""
     acceptance_length: _Positive | None = None
     cells: tuple[Cell, ...] = Field(strict=False)
@@ -167,9 +171,9 @@ class LongContext(_Part):
 class Workload(_Part):
     """What λ* was computed for, and L̂ until responses tell."""
 
-    prompt_tokens: _Positive
+    prompt_tokens: _Tokens
     """Mean."""
-    output_tokens: _Positive
+    output_tokens: _Tokens
     """Mean of natural lengths, not of the measured requests."""
     source: str
     """Where the lengths are from."""
@@ -232,6 +236,8 @@ def read(path: Path) -> Calibration:
     What is wrong is named with its place in the file.
     """
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for, for ever
+            raise CalibrationError(f"{path} cannot be read: it is no file")
         with path.open("rb") as file:
             content = file.read(_MOST_BYTES + 1)
     except FileNotFoundError:

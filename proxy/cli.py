@@ -38,7 +38,19 @@ _HELP = {"help_option_names": ["-h", "--help"]}
 """Of each command too: whoever calls one by itself gets the same."""
 
 
+class _Commands(click.Group):
+    """Commands that end with 130 when they are interrupted, wherever they stand."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the one that is asked for."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            sys.exit(130)
+
+
 @click.group(
+    cls=_Commands,
     context_settings={**_HELP, "max_content_width": 100},
     epilog=_EPILOG,
 )

@@ -100,6 +100,18 @@ async def _in_a_thread(read: Callable[[], Renewal]) -> Renewal:
     return await done
 
 
+def refuse_vanishing(old: Basis, config: Config, calibration: Calibration | None) -> None:
+    """Raise ConfigError if the same file was a calibration and is not there now.
+
+    Who means it says so: `policy.calibration = ""`.
+    """
+    same = old.config.policy.calibration == config.policy.calibration
+    gone = old.calibration is not None and calibration is None
+    if gone and same and not config.policy.crossover:
+        what = f"{config.policy.calibration} was there and is gone"
+        raise ConfigError([("policy.calibration", what)])
+
+
 def _read_again(
     old: Basis,
     load: Callable[[], Config],
@@ -108,6 +120,7 @@ def _read_again(
 ) -> Renewal:
     config = load()
     calibration = calibration_of(config)
+    refuse_vanishing(old, config, calibration)
     changed = wiring.changes(old.config, config)
     wiring.refuse_listeners(changed)
     wiring.refuse_opening(old.config, config)

@@ -17,6 +17,12 @@ Exit codes:
 """
 
 
+def _number(_: click.Context, __: click.Parameter, value: float) -> float:
+    if value != value:  # noqa: PLR0124 - NaN passes every range
+        raise click.BadParameter("nan is no number")
+    return value
+
+
 def _reject_both(*, measures: bool, chosen: bool) -> None:
     if measures and chosen:
         raise click.UsageError("--measures chooses profiles, workloads and policies by itself")
@@ -65,6 +71,7 @@ def _reject_both(*, measures: bool, chosen: bool) -> None:
     default=0.9,
     show_default=True,
     type=click.FloatRange(0.0, 2.0, min_open=True),
+    callback=_number,
     metavar="ETA",
     help="What both engines reach together, in shares of one alone: 0.65 poor time slicing, "
     "0.9 time slicing, 1.1 MPS, 2 two GPUs.",

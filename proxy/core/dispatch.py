@@ -181,9 +181,9 @@ class Dispatcher:
 
     def end(self, lease: Lease, evidence: Evidence, now: float, answer: Answer = UNTOLD) -> None:
         """A request is over: give its place back, learn from it, and give the place to another."""
+        self.in_flight.give_back(lease, now)
         if lease.weight and evidence is Evidence.GOOD:
             self._learn_times(lease, answer, now)
-        self.in_flight.give_back(lease, now)
         self._level(now)
         self._learn(lease, evidence, now)
         self._after_change(now)

@@ -16,6 +16,10 @@ _MEMORY: Final = 500
 """Sequences over which a mean forgets: minutes on a busy pair, so it follows the hour of day."""
 
 
+_LONGEST: Final = 1 << 20
+"""Tokens of one sequence; a larger figure is a fault of whoever wrote it, and one would outweigh
+thousands."""
+
 _LEAST_TOLD: Final = 0.2
 """Share of answers with usage below which those few no longer speak for all."""
 
@@ -52,7 +56,8 @@ class Lengths:
 
     def used(self, output_tokens: int, sequences: int) -> None:
         """The usage of a response: `output_tokens` over all its `sequences`."""
-        self._by_usage.add(output_tokens / sequences, sequences)
+        if output_tokens <= _LONGEST * sequences:
+            self._by_usage.add(output_tokens / sequences, sequences)
         self._told.add(1.0, sequences)
 
     def silent(self, sequences: int) -> None:
@@ -61,7 +66,8 @@ class Lengths:
 
     def counted(self, output_tokens: float, sequences: int) -> None:
         """An engine's own counters: `output_tokens` over `sequences` that ended lately."""
-        self._by_engines.add(output_tokens / sequences, sequences)
+        if output_tokens <= _LONGEST * sequences:
+            self._by_engines.add(output_tokens / sequences, sequences)
 
     def took(self, seconds: float) -> None:
         """A request held its place for so long."""

@@ -51,8 +51,7 @@ class Strain:
         before, self._signals = self._signals, signals
         if before is not None and not before.fresh(now):
             self._queued = 0  # what was between the two is unknown
-        if signals.waiting is not None:
-            self._queued = self._queued + 1 if signals.waiting > 0 else 0
+        self._queued = self._queued + 1 if signals.waiting else 0
         accepted = signals.acceptance_length
         if accepted is None:
             return

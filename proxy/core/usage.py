@@ -31,6 +31,10 @@ _ANTHROPIC_CODES: Final = {
 """SGLang's own table (entrypoints/anthropic/serving.py, ERROR_TYPE_MAP), read backwards."""
 
 
+_MOST_TOKENS: Final = 1 << 31
+"""No answer is near it, and JSON has numbers that no float can hold."""
+
+
 class _Usage(msgspec.Struct, gc=False):
     completion_tokens: int | None = None
     output_tokens: int | None = None
@@ -130,8 +134,8 @@ def _written(event: Event) -> tuple[int | None, int | None]:
 
 
 def _known(tokens: int | None) -> int | None:
-    """Return a count; a negative one is nonsense, and counters only grow."""
-    return None if tokens is None or tokens < 0 else tokens
+    """Return a count; a negative or an absurd one is nonsense, and counters only grow."""
+    return tokens if tokens is not None and 0 <= tokens <= _MOST_TOKENS else None
 
 
 def _last_number(pattern: re.Pattern[bytes], text: bytes) -> int | None:

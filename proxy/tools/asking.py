@@ -50,6 +50,9 @@ class Fault(StrEnum):
     LOST = "lost"  # the connection broke before the head
 
 
+_MOST_PORT: Final = 65535
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """One request, ready to send."""
@@ -156,8 +159,13 @@ def connect(
         parsed = httpx2.URL(url)
     except httpx2.InvalidURL as error:
         raise ConfigError([(repr(url), f"is no URL: {error}")]) from error
+    if parsed.userinfo:
+        bare = str(parsed.copy_with(username=None, password=None))
+        raise ConfigError([(repr(bare), "must hold no user and no password")])
     if parsed.scheme not in {"http", "https"} or not parsed.host:
         raise ConfigError([(repr(url), "is no URL of a server: http://HOST:PORT")])
+    if parsed.port is not None and not 0 < parsed.port <= _MOST_PORT:
+        raise ConfigError([(repr(url), f"has no port from 1 to {_MOST_PORT}")])
     headers = {"accept-encoding": "identity", "user-agent": "specswitch-tools"}
     if api_key:
         headers["authorization"] = f"Bearer {api_key}"

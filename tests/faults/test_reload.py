@@ -353,6 +353,10 @@ async def test_a_calibration_that_was_made_meanwhile_is_gone_by(tmp_path: Path) 
         assert it.metric("calibration_valid") == 1
         assert await it.app.reload() == ()
         file.unlink()
+        with pytest.raises(ConfigError, match="was there and is gone"):
+            await it.app.reload()
+        assert await served_by(it) == "spec"
+        it.keys |= {"policy.calibration": ""}
         assert await it.app.reload() == ("policy.calibration",)
         assert await served_by(it) == "base"
         assert it.metric("calibration_valid") == 0

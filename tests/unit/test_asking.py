@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from proxy.core.peek import Dialect
-from proxy.errors import SpecswitchError
+from proxy.errors import ConfigError, SpecswitchError
 from proxy.sim.options import PairOptions
 from proxy.sim.server import SimulatedPair
 from proxy.tools.asking import Fault, Question, Sample, ask, chat, connect, model_of
@@ -375,3 +375,13 @@ def test_a_url_that_is_none(url: str) -> None:
     """It is refused by name before anything is sent."""
     with pytest.raises(SpecswitchError, match="no URL"):
         connect(url)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://me:secret@127.0.0.1:1", "http://127.0.0.1:99999", "ftp://x", "http://", "x"]
+)
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    """Before anything is asked, and without a password in the message."""
+    with pytest.raises(ConfigError) as raised:
+        connect(url)
+    assert "secret" not in str(raised.value)

@@ -1,6 +1,7 @@
 """The calibration file: what is written is read, and what is wrong is named."""
 
 import json
+import os
 from copy import deepcopy
 from datetime import UTC, datetime
 from math import inf
@@ -203,3 +204,11 @@ def _server() -> Server:
             Cell(concurrency=1.0, requests=16, tokens_per_second=90.0, seconds_per_token=0.011),
         ),
     )
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    """It would hold up a start for ever."""
+    pipe = tmp_path / "calibration.json"
+    os.mkfifo(pipe)
+    with pytest.raises(CalibrationError, match="is no file"):
+        read(pipe)

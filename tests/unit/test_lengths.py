@@ -82,6 +82,16 @@ def test_usage_that_has_become_rare_no_longer_counts() -> None:
     assert lengths.output_tokens == 150.0
 
 
+def test_absurd_figures_are_dropped() -> None:
+    """One answer of a thousand million tokens would outweigh all others."""
+    lengths = Lengths(200.0)
+    for _ in range(20):
+        lengths.used(80, 1)
+    lengths.used(10**9, 1)
+    lengths.counted(1e12, 30)
+    assert lengths.output_tokens == 80.0
+
+
 def test_service_time_is_a_mean() -> None:
     """Of how long requests held their places."""
     lengths = Lengths(None)

@@ -38,10 +38,10 @@ def test_one_reading_with_a_queue_is_a_prefill() -> None:
     assert not told(strain, WELL, at=4.0).shows(4.0)
 
 
-def test_an_unknown_queue_leaves_what_was_known() -> None:
-    """A reading without the number neither starts nor ends a queue."""
+def test_an_unknown_queue_is_none() -> None:
+    """An engine that no longer tells must not keep us on base for ever."""
     strain = told(told(Strain(1.5), QUEUES, at=0.0), QUEUES, at=2.0)
-    assert told(strain, replace(QUEUES, waiting=None), at=4.0).shows(4.0)
+    assert not told(strain, replace(QUEUES, waiting=None), at=4.0).shows(4.0)
 
 
 @pytest.mark.parametrize(("usage", "full"), [(0.91, True), (0.9, False), (None, False)])

@@ -130,3 +130,10 @@ def test_where_an_error_stands(event: Event | None, found: object) -> None:
 def test_unknown_counts_add_nothing(one: int | None, other: int | None, total: int | None) -> None:
     """And two of them make no nought."""
     assert add(one, other) == total
+
+
+def test_an_absurd_count_is_unknown() -> None:
+    """JSON has numbers that no float can hold, and no answer has so many tokens."""
+    for tokens in ("9" * 12, "1" + "0" * 400):
+        body = b'{"usage": {"completion_tokens": %s}}' % tokens.encode()
+        assert usage_of(body, Dialect.OPENAI_CHAT) is None

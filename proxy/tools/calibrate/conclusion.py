@@ -238,8 +238,9 @@ def _contention(state: State, findings: Findings) -> tuple[Contention | None, tu
     """Both rates at once in shares of each alone, added, and what to say of it."""
     total, variance, level = 0.0, 0.0, 0
     for name in UpstreamName:
-        both = list(state.of(Part.BOTH, name))
-        level = both[-1].place.concurrency if both else 0
+        every = list(state.of(Part.BOTH, name))
+        level = every[-1].place.concurrency if every else 0
+        both = [m for m in every if m.place.concurrency == level]
         alone = state.rounds(Place(Part.SWEEP, name, level))
         if not alone:
             return None, ()

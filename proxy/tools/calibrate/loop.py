@@ -35,6 +35,10 @@ class CellError(SpecswitchError):
         """Whether it may go well another time."""
 
 
+class IntruderError(CellError):
+    """A server had other work than ours."""
+
+
 class Asked:
     """The prompts in a new order for each round, and the requests that they make."""
 
@@ -184,4 +188,4 @@ async def _look_at_clock(late: list[float], clock: Callable[[], float]) -> None:
 
 
 async def _watched(watch: Callable[[], Awaitable[str]]) -> None:
-    raise CellError(await watch(), again=True)
+    raise IntruderError(await watch(), again=True)

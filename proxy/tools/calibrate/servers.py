@@ -20,7 +20,7 @@ from proxy.tools.doctor.server_info import ServerInfo
 _READ_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.05
 """Between two looks at a server that is to become idle: short beside the shortest cell."""
-_WATCH_SECONDS: Final = 1.0
+_WATCH_SECONDS: Final = 0.25
 _OK: Final = 200
 _BUSY: Final = 400
 """What SGLang answers to a flush while it has work; given-up requests take it a moment to drop."""

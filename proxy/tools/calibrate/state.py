@@ -6,6 +6,7 @@ same servers. It holds times and counts, no prompt, no answer and no key.
 
 import hashlib
 import os
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -38,6 +39,8 @@ class State(msgspec.Struct, kw_only=True):
     """Output tokens of answers without a fixed length, by the prompt's place in the list."""
     cells: list[Measurement] = []
     notes: list[str] = []
+    intruded: int = 0
+    """Times that a server was seen with other work than ours."""
     seconds: float = 0.0
     """Spent measuring, over all runs."""
 
@@ -80,6 +83,8 @@ def resumed(path: Path, subject: Mapping[str, Scalar]) -> State | None:
         SpecswitchError: there is one, and it is not; says in what it differs.
     """
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for, for ever
+            raise SpecswitchError(f"{path} cannot be read: it is no file")
         with path.open("rb") as file:
             content = file.read(_MOST_BYTES + 1)
     except FileNotFoundError:

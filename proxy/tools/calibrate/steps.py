@@ -11,9 +11,10 @@ from statistics import median
 from typing import Final
 
 from proxy.core.words import UpstreamName
+from proxy.errors import SpecswitchError
 from proxy.tools.asking import Question, Sample, ask, chat
 from proxy.tools.calibrate.cells import Measurement, Part, Place, check, flaw
-from proxy.tools.calibrate.loop import Asked, CellError, Loop, one_error, run
+from proxy.tools.calibrate.loop import Asked, CellError, IntruderError, Loop, one_error, run
 from proxy.tools.calibrate.plan import Pace, Plan, cell_seconds, enough, requests_of
 from proxy.tools.calibrate.prefill import OUTPUT_TOKENS, REPEATS, Filled, lengths
 from proxy.tools.calibrate.servers import Side, Sides, intruder, until_idle
@@ -211,8 +212,24 @@ class Steps:
         except (CellError, BadDataError) as error:
             if isinstance(error, CellError) and not error.again:
                 raise
+            if isinstance(error, IntruderError):
+                self._intruded(error)
             self.state.note(f"measured again: {error}")
         return await self._try(places, requests, turn)
+
+    def _intruded(self, error: IntruderError) -> None:
+        """Once may be a slip; whoever comes again was there unseen, too.
+
+        Raises:
+            SpecswitchError: it was not the first time.
+        """
+        self.state.intruded += 1
+        if self.state.intruded > 1:
+            self.state.intruded = 0
+            raise SpecswitchError(
+                f"{error}. That was not the first time, so what was measured in between is not to "
+                f"be believed either: keep all traffic away, and begin anew with --fresh"
+            )
 
     async def _try(self, places: Sequence[Place], requests: int, turn: int) -> list[Measurement]:
         await self._idle()
