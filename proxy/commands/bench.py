@@ -1,6 +1,7 @@
 """`specswitch bench`: options and help; the work is in `proxy/tools/bench/run.py`."""
 
 import sys
+from math import inf
 from pathlib import Path
 
 import click
@@ -18,6 +19,12 @@ Exit codes:
   130  interrupted; what was measured until then is shown
 """
 _WORKLOADS = ("poisson", "burst", "rare-burst", "square", "diurnal", "ladder", "trace")
+
+
+def _seconds(_: click.Context, __: click.Parameter, value: float) -> float:
+    if not 0.0 < value < inf:
+        raise click.BadParameter(f"{value:g} is no time; give seconds above 0")
+    return value
 
 
 @click.command(
@@ -90,9 +97,21 @@ _WORKLOADS = ("poisson", "burst", "rare-burst", "square", "diurnal", "ladder", "
     help="Whether each prompt begins with a mark of its own, so that no prefix cache of an "
     "earlier round answers for a server.",
 )
-@click.option("--ttft", default=0.5, show_default=True, metavar="S", help="The objective's TTFT.")
 @click.option(
-    "--tpot", default=0.03, show_default=True, metavar="S", help="The objective's TPOT, seconds."
+    "--ttft",
+    default=0.5,
+    show_default=True,
+    callback=_seconds,
+    metavar="S",
+    help="The objective's TTFT.",
+)
+@click.option(
+    "--tpot",
+    default=0.03,
+    show_default=True,
+    callback=_seconds,
+    metavar="S",
+    help="The objective's TPOT, seconds.",
 )
 @click.option(
     "--interleave/--together",

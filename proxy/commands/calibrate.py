@@ -144,14 +144,11 @@ def calibrate(*, as_json: bool, levels: tuple[int, ...] | None, **given: object)
     from proxy.tools.calibrate import run  # noqa: PLC0415 - the same
     from proxy.tools.calibrate.plan import LEVELS  # noqa: PLC0415 - the same
     from proxy.tools.calibrate.report import show  # noqa: PLC0415 - the same
-    from proxy.tools.destination import reject_unwritable  # noqa: PLC0415 - the same
 
     given |= {"spec_api_key": key_of("spec"), "base_api_key": key_of("base")}
     options = run.Options(levels=levels or LEVELS, **given)  # type: ignore[arg-type]  # click's own names and types
     console = Console(stderr=True)
     try:
-        reject_unwritable(options.out)
-        reject_unwritable(options.report)
         outcome = uvloop.run(
             run.calibrate(options, clock=time.monotonic, console=console, quiet=as_json)
         )

@@ -1,5 +1,7 @@
 """What a calibration keeps between runs."""
 
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,7 +27,9 @@ SUBJECT: dict[str, Scalar] = {"model": "tiny", "seed": 0, "revision": None}
 
 def _state() -> State:
     place = Place(Part.SWEEP, SPEC, 2)
-    request = Timed(prompt=1, measured=True, sent=0.5, first=0.75, last=1.0, ended=1.0)
+    request = Timed(
+        prompt=1, measured=True, sent=0.5, first=0.75, last=1.0, ended=1.0, output_tokens=16
+    )
     return State(
         subject=SUBJECT,
         created="2026-01-02T03:04:05+00:00",
@@ -128,3 +132,49 @@ def test_a_note_is_taken_once() -> None:
     state.note("a note")
     state.note("another")
     assert state.notes == ["a note", "another"]
+
+
+def test_what_a_link_leads_to_is_written(tmp_path: Path) -> None:
+    """The link stays a link; a device is written to and not replaced."""
+    target, link = tmp_path / "real.json", tmp_path / "link.json"
+    target.write_bytes(b"old")
+    link.symlink_to(target)
+    write(link, b"new")
+    assert link.is_symlink()
+    assert target.read_bytes() == b"new"
+    write(Path("/dev/null"), b"new")
+    assert not Path("/dev/null").is_file()
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    """It would hold up a start for ever."""
+    pipe = tmp_path / "c.json.partial"
+    os.mkfifo(pipe)
+    with pytest.raises(SpecswitchError, match="is no file"):
+        resumed(pipe, {})
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        {"created": "yesterday"},
+        {"requests": ()},
+        {"ended": 0.5},
+        {"output_tokens": 0},
+        {"first": None},
+    ],
+)
+def test_figures_that_make_no_sense_are_damage(tmp_path: Path, edited: dict[str, object]) -> None:
+    """Somebody has edited it: said, before anything is divided by nought."""
+    state = _state()
+    if "created" in edited:
+        state.created = str(edited["created"])
+    (cell,) = state.cells
+    requests = () if "requests" in edited else cell.requests
+    fields = {name: value for name, value in edited.items() if name not in {"created", "requests"}}
+    changed = tuple(replace(one, **fields) for one in requests)  # type: ignore[arg-type]  # names of its fields
+    state.cells = [replace(cell, requests=changed)]
+    path = tmp_path / "c.json.partial"
+    save(path, state)
+    with pytest.raises(SpecswitchError, match="is damaged"):
+        resumed(path, SUBJECT)

@@ -28,8 +28,18 @@ from proxy.tools.calibrate.conclusion import Conclusion, conclude
 from proxy.tools.calibrate.plan import LEVELS, Plan, fitting, sweep_seconds
 from proxy.tools.calibrate.report import blocks
 from proxy.tools.calibrate.servers import Side, Sides
-from proxy.tools.calibrate.state import Scalar, State, digest, path_of, resumed, save, write
+from proxy.tools.calibrate.state import (
+    Scalar,
+    State,
+    StateError,
+    digest,
+    path_of,
+    resumed,
+    save,
+    write,
+)
 from proxy.tools.calibrate.steps import Manner, Steps
+from proxy.tools.destination import reject_unwritable
 from proxy.tools.doctor.diagnosis import Severity
 from proxy.tools.doctor.examine import examine
 from proxy.tools.doctor.server_info import ServerInfo
@@ -126,7 +136,7 @@ async def calibrate(
                 _Task(options, sides, prompts, plan, state), clock, console, quiet=quiet
             )
     except (SpecswitchError, asyncio.CancelledError) as error:
-        if not path.exists():
+        if isinstance(error, StateError) or not path.exists():
             raise
         hint = f"what was measured is kept in {path}: the same command goes on from there"
         if isinstance(error, SpecswitchError):
@@ -142,8 +152,7 @@ def _reject_lost_work(options: Options) -> None:
     if options.report is not None:
         reports.require()
     for path in (options.out, options.report):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise SpecswitchError(f"{path} cannot be written: there is no such folder")
+        reject_unwritable(path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +17,7 @@ import msgspec
 
 from proxy.core.words import UpstreamName
 from proxy.errors import SpecswitchError
-from proxy.tools.calibrate.cells import Measurement, Part, Place
+from proxy.tools.calibrate.cells import Measurement, Part, Place, Timed
 from proxy.tools.calibrate.plan import Pace
 from proxy.tools.calibrate.prefill import Filled
 
@@ -24,6 +25,10 @@ _FORMAT: Final = 1
 _MOST_BYTES: Final = 256 * 2**20
 
 Scalar = str | int | float | bool | None
+
+
+class StateError(SpecswitchError):
+    """What an earlier run has left cannot be gone on from; the message says why, and what to do."""
 
 
 class State(msgspec.Struct, kw_only=True):
@@ -80,33 +85,50 @@ def resumed(path: Path, subject: Mapping[str, Scalar]) -> State | None:
     """The state at `path`, if there is one and it is of `subject`; None if there is none.
 
     Raises:
-        SpecswitchError: there is one, and it is not; says in what it differs.
+        StateError: there is one, and it is not; says in what it differs.
     """
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for, for ever
-            raise SpecswitchError(f"{path} cannot be read: it is no file")
+            raise StateError(f"{path} cannot be read: it is no file")
         with path.open("rb") as file:
             content = file.read(_MOST_BYTES + 1)
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise SpecswitchError(f"{path} cannot be read: {error.strerror}") from error
+        raise StateError(f"{path} cannot be read: {error.strerror}") from error
     try:
         state = msgspec.json.decode(content, type=State)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise SpecswitchError(f"{path} is damaged ({error}); {_AFRESH}") from error
+        raise StateError(f"{path} is damaged ({error}); {_AFRESH}") from error
+    if not _makes_sense(state):
+        raise StateError(f"{path} is damaged (its figures make no sense); {_AFRESH}")
     if state.format != _FORMAT:
-        raise SpecswitchError(f"{path} is of another version of specswitch; {_AFRESH}")
+        raise StateError(f"{path} is of another version of specswitch; {_AFRESH}")
     differing = [
         f"{name} is {subject.get(name)!r}, there {state.subject.get(name)!r}"
         for name in sorted(subject.keys() | state.subject.keys())
         if subject.get(name) != state.subject.get(name)
     ]
     if differing:
-        raise SpecswitchError(
+        raise StateError(
             f"{path} was measured for something else: {'; '.join(differing)}. {_AFRESH}"
         )
     return state
+
+
+def _makes_sense(state: State) -> bool:
+    """Whether it can have been written here: somebody may have edited it."""
+    try:
+        datetime.fromisoformat(state.created)
+    except ValueError:
+        return False
+    return all(cell.measured and all(map(_was_measured, cell.measured)) for cell in state.cells)
+
+
+def _was_measured(one: Timed) -> bool:
+    if one.ended is None or one.first is None or one.last is None:
+        return False
+    return one.sent < one.first <= one.last <= one.ended and (one.output_tokens or 0) > 1
 
 
 _AFRESH: Final = "--fresh begins anew and discards it"
@@ -123,8 +145,12 @@ def write(path: Path, content: bytes) -> None:
     Raises:
         SpecswitchError: it cannot be written.
     """
+    path = path.resolve()  # what a link leads to is replaced, and not the link
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)  # a device or a pipe is written to, not replaced
+            return
         with beside.open("wb") as file:
             file.write(content)
             file.flush()
