@@ -306,3 +306,27 @@ async def test_state_metrics_and_headers_agree() -> None:
         families = await scrape(it)
         assert value(families, "decisions_total", upstream="spec", reason="mode") == 4
         assert value(families, "decisions_total", upstream="base", reason="mode") == 1
+
+
+# The last decisions ----------------------------------------------------------------------------
+
+
+async def test_decisions_tell_of_those_that_run_and_those_that_have_ended() -> None:
+    """Whoever waits has none yet, and an idle connection has nothing to tell."""
+    gate = asyncio.Event()
+    async with rig(policy__control="base", upstreams__base__max_in_flight=1) as it:
+        await it.client()
+        it.base.script(Send(STREAM_HEAD + TOKEN), Gate(gate), Send(chunk(DONE)), Fin())
+        running, waiting = await it.client(), await it.client()
+        running.send(post("/v1/chat/completions", CHAT_STREAM, headers={"x-request-id": "runs"}))
+        await running.head()
+        waiting.send(post("/v1/chat/completions", CHAT, headers={"x-request-id": "waits"}))
+        await it.until(lambda: len(it.app.dispatcher.room) == 1, "one waits")
+        (only,) = json.loads((await it.admin("GET", "/admin/decisions")).body)["decisions"]
+        assert (only["request_id"], only["outcome"]) == ("runs", None)
+        assert (only["upstream"], only["reason"], only["in_flight"]) == ("base", "control", 1)
+        gate.set()
+        assert (await waiting.response()).status == 200
+        told = json.loads((await it.admin("GET", "/admin/decisions")).body)["decisions"]
+        assert [one["request_id"] for one in told] == ["waits", "runs"]
+        assert told[0]["outcome"] == "ok"
