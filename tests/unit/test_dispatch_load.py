@@ -152,11 +152,12 @@ def test_speed_is_watched_while_the_other_is_idle() -> None:
 
 def test_speed_with_both_active_says_nothing() -> None:
     """Two on one GPU slow each other down."""
-    pair = Pair(RATED)
+    pair = Pair(replace(RATED, expected_tokens=1.0))
     for _ in range(20):
         other = pair.place(only_base())
         answer(pair, Answer(None, 0.022))
         pair.end(other)
+    assert pair.told.decisions.count((SPEC, Reason.MODE)) == 20
     assert pair.dispatcher.drift[SPEC].ratio is None
 
 
