@@ -25,6 +25,8 @@ from proxy.tools.prompts import Prompt, stretched
 
 _BURST: Final = 8
 """Requests at once, to guess how time grows with the number in flight."""
+_FEW_CUT: Final = 0.1
+"""Share of answers that may reach the bound without anything being said of it."""
 _NATURAL_TOKENS: Final = 1024
 """At most, of an answer whose length nobody gave."""
 _NATURAL_PROMPTS: Final = 48
@@ -127,6 +129,12 @@ class Steps:
                 for _ in range(min(_BURST, side.cap or _BURST)):
                     tasks.create_task(work())
         self.state.natural = found
+        cut = sum(tokens >= _NATURAL_TOKENS for tokens in found.values())
+        if cut > _FEW_CUT * len(found):
+            self.state.note(
+                f"{cut} of {len(found)} answers were cut at {_NATURAL_TOKENS} tokens: real ones "
+                f"are longer, so λ* comes out too low; give max_tokens with the prompts"
+            )
         self.keep()
 
     async def sweep(self, plan: Plan, *, whole: bool) -> None:
