@@ -72,12 +72,21 @@ class Lease:
 class InFlight:
     """Sequences of generation in flight at each upstream, and how long both had some."""
 
-    __slots__ = ("_areas", "_both_seconds", "_both_since", "_changed_at", "base", "spec")
+    __slots__ = (
+        "_base_area",
+        "_both_seconds",
+        "_both_since",
+        "_changed_at",
+        "_spec_area",
+        "base",
+        "spec",
+    )
 
     def __init__(self) -> None:
         self.spec = 0
         self.base = 0
-        self._areas = {UpstreamName.SPEC: 0.0, UpstreamName.BASE: 0.0}
+        self._spec_area = 0.0
+        self._base_area = 0.0
         self._changed_at = 0.0
         self._both_seconds = 0.0
         self._both_since: float | None = None
@@ -110,7 +119,8 @@ class InFlight:
 
     def stamp(self, upstream: UpstreamName, now: float) -> Stamp:
         """The books of `upstream` at `now`."""
-        area = self._areas[upstream] + self.at(upstream) * (now - self._changed_at)
+        before = self._spec_area if upstream is UpstreamName.SPEC else self._base_area
+        area = before + self.at(upstream) * (now - self._changed_at)
         return Stamp(now, area, self.both_active_seconds(now))
 
     def alone(self, lease: Lease, now: float) -> float | None:
@@ -131,8 +141,8 @@ class InFlight:
     def _change(self, upstream: UpstreamName, weight: int, now: float) -> None:
         seconds = now - self._changed_at
         self._changed_at = now
-        self._areas[UpstreamName.SPEC] += self.spec * seconds
-        self._areas[UpstreamName.BASE] += self.base * seconds
+        self._spec_area += self.spec * seconds
+        self._base_area += self.base * seconds
         if upstream is UpstreamName.SPEC:
             self.spec += weight
         else:
