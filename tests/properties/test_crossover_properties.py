@@ -61,7 +61,7 @@ def test_two_lines_cross_where_they_do(
     expected = (fixed - spec_fixed) / (spec_slope - slope)
     pairing = Pairing(
         *(
-            fit(points([cell(name, n, a + b * n) for n in (1, 2, 4, 8, 16, 32, 64)], FREE))
+            fit(points([cell(name, n, a + b * n) for n in (1, 2, 4, 8, 16, 32, 64)]))
             for name, a, b in ((SPEC, spec_fixed, spec_slope), (BASE, fixed, slope))
         )
     )
@@ -82,9 +82,6 @@ def any_cell(draw: st.DrawFn) -> Cell:
         samples=tuple(draw(st.lists(SECONDS | ANYTHING, max_size=5))),
         rate=draw(ANYTHING | st.floats(0.1, 1e4)),
         errors=draw(st.sampled_from([0, 0, 1])),
-        prompt_tokens=draw(st.none() | ANYTHING),
-        output_tokens=draw(st.none() | ANYTHING),
-        first_token_seconds=draw(st.none() | ANYTHING),
     )
 
 

@@ -7,12 +7,9 @@ from statistics import fmean
 
 import pytest
 
-from proxy.core.curves import Prefill
 from proxy.tools.curves.cells import agreement, evened, outliers
 from proxy.tools.curves.fit import BadDataError, Cell, Fit, fit, points, refit
 from tests.harness.sweeps import BASE, LOOPS, SPEC, Times, cell
-
-FREE = Prefill(0.0, 0.0)
 
 
 def line(in_flight: float) -> float:
@@ -22,7 +19,7 @@ def line(in_flight: float) -> float:
 
 def fitted(times: Times, loops: tuple[int, ...] = LOOPS, random: Random | None = None) -> Fit:
     """The fit of one server with these times."""
-    return fit(points([cell(BASE, n, times(n), random=random) for n in loops], FREE))
+    return fit(points([cell(BASE, n, times(n), random=random) for n in loops]))
 
 
 class TestCurve:
@@ -77,7 +74,7 @@ class TestCurve:
     def test_the_mean_makes_the_rate(self) -> None:
         """With outputs of one length a batch yields n / mean TPOT, not n / median."""
         skewed = replace(cell(BASE, 1, 0.01), samples=(0.005, 0.005, 0.02), rate=90.0)
-        assert points([skewed], FREE)[0].seconds == pytest.approx(0.01)
+        assert points([skewed])[0].seconds == pytest.approx(0.01)
 
 
 class TestJump:
@@ -127,14 +124,14 @@ class TestRuns:
             cell(BASE, each.loop, factor * line(each.loop))
             for each, factor in zip(steady, [0.93, 1.0, 1.07] * 11, strict=True)
         ]
-        assert fit(points(steady, FREE)).run_noise < 0.02
-        assert fit(points(moving, FREE)).run_noise == pytest.approx(0.055, abs=0.02)
+        assert fit(points(steady)).run_noise < 0.02
+        assert fit(points(moving)).run_noise == pytest.approx(0.055, abs=0.02)
 
     def test_one_against_two_is_set_aside(self) -> None:
         """And shown; the curve is that of the others."""
         cells = [cell(BASE, n, line(n)) for n in LOOPS]
         cells += [cell(BASE, 8, line(8)), cell(BASE, 8, 3 * line(8))]
-        found = fit(points(cells, FREE))
+        found = fit(points(cells))
         assert [run.seconds for run in found.aside] == [pytest.approx(3 * line(8))]
         assert not found.disputed
         assert not found.misfits
@@ -144,7 +141,7 @@ class TestRuns:
     def test_one_against_one_is_disputed(self) -> None:
         """Neither is left out, and neither makes the others look uncertain."""
         cells = [cell(BASE, n, line(n)) for n in LOOPS] + [cell(BASE, 8, 3 * line(8))]
-        found = fit(points(cells, FREE))
+        found = fit(points(cells))
         assert [str(cell_id) for cell_id in found.disputed] == ["base at 8 in flight"]
         assert not found.aside
         assert found.run_noise == 0.02
@@ -152,8 +149,8 @@ class TestRuns:
     def test_two_against_two_is_disputed(self) -> None:
         """No majority."""
         runs = [cell(BASE, 8, seconds) for seconds in (0.01, 0.01, 0.03, 0.03)]
-        assert agreement(points(runs, FREE)).disputed
-        assert len(agreement(points(runs, FREE)).kept) == 4
+        assert agreement(points(runs)).disputed
+        assert len(agreement(points(runs)).kept) == 4
 
 
 class TestScatter:
@@ -163,48 +160,16 @@ class TestScatter:
         """They get the usual scatter, by their number of requests."""
         differing = [cell(SPEC, n, 0.01, random=Random(n)) for n in (1, 2, 4, 8)]
         agreeing = cell(SPEC, 16, 0.01)
-        known = evened(points([*differing, agreeing], FREE))
+        known = evened(points([*differing, agreeing]))
         assert known[-1].scatter == pytest.approx(known[0].scatter / sqrt(2.0))
 
     def test_a_cell_that_differs_unusually_is_taken_at_its_word(self) -> None:
         """Something went on there."""
         cells = [cell(SPEC, n, 0.01, random=Random(n), spread=0.1) for n in (1, 2, 4, 8)]
         wild = cell(SPEC, 16, 0.01, random=Random(16), spread=1.0)
-        before, known = (made(points([*cells, wild], FREE)) for made in (tuple, evened))
+        before, known = (made(points([*cells, wild])) for made in (tuple, evened))
         assert known[-1].scatter == before[-1].scatter
         assert known[0].scatter < 0.3 * known[-1].scatter
-
-
-class TestStall:
-    """Prompts of other requests stop decoding."""
-
-    FULL = Cell(
-        server=BASE, loop=4, concurrency=4.0, samples=(0.02,) * 16, rate=190.0,
-        prompt_tokens=1000.0, output_tokens=101.0, first_token_seconds=0.16,
-    )  # fmt: skip
-    COST = Prefill(0.01, 0.0001)
-
-    def test_it_is_taken_out(self) -> None:
-        """4 prompts of 0.1 s, of which 0.15 s came before the first token: 0.25 s in 100 tokens."""
-        assert points([self.FULL], self.COST)[0].seconds == pytest.approx(0.02 - 0.0025)
-
-    @pytest.mark.parametrize("missing", ["prompt_tokens", "output_tokens", "first_token_seconds"])
-    def test_what_is_unknown_is_not_guessed(self, missing: str) -> None:
-        """Then the time is taken as it is."""
-        unknown: dict[str, float | None] = {missing: None}
-        known = Cell(**{**_fields(self.FULL), **unknown})  # type: ignore[arg-type]
-        assert points([known], self.COST)[0].seconds == pytest.approx(0.02)
-
-    def test_a_lone_request_has_none(self) -> None:
-        """Its prompt came before its first token."""
-        alone = replace(self.FULL, loop=1, concurrency=1.0, first_token_seconds=0.11, rate=49.0)
-        assert points([alone], self.COST)[0].seconds == pytest.approx(0.02)
-
-    def test_prompts_that_take_nearly_all_are_refused(self) -> None:
-        """What is left over is not a measurement."""
-        drowned = replace(self.FULL, prompt_tokens=5000.0)
-        with pytest.raises(BadDataError, match=r"base at 4 in flight: .* ask for longer outputs"):
-            points([drowned], self.COST)
 
 
 def _fields(known: Cell) -> dict[str, object]:
@@ -237,12 +202,12 @@ class TestRefusals:
         """None of these gives a number."""
         wrong = Cell(**{**_fields(self.GOOD), **bad})  # type: ignore[arg-type]
         with pytest.raises(BadDataError, match=f"spec at 8 in flight: .*{said}"):
-            points([self.GOOD, wrong], FREE)
+            points([self.GOOD, wrong])
 
     def test_one_concurrency_is_no_curve(self) -> None:
         """However often it was run."""
         with pytest.raises(BadDataError, match=r"base at 8 in flight: .* at least two"):
-            fit(points([cell(BASE, 8, 0.02)] * 5, FREE))
+            fit(points([cell(BASE, 8, 0.02)] * 5))
 
     def test_no_cells_are_no_curve(self) -> None:
         """There is nothing to name."""
@@ -255,10 +220,10 @@ class TestRefusals:
             replace(cell(BASE, n, 0.01), concurrency=1.0 + n / 100, rate=90.0) for n in (1, 2, 4)
         ]
         with pytest.raises(BadDataError, match="about the same in flight"):
-            fit(points(cells, FREE))
+            fit(points(cells))
 
     def test_slow_requests_are_shown_and_counted(self) -> None:
         """A mean without them would be of another server."""
         one = replace(self.GOOD, samples=(*self.GOOD.samples, 0.2), rate=200.0)
         assert outliers(one) == (0.2,)
-        assert points([one], FREE)[0].seconds == pytest.approx(fmean(one.samples))
+        assert points([one])[0].seconds == pytest.approx(fmean(one.samples))

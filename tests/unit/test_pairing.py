@@ -5,19 +5,16 @@ from statistics import pstdev
 
 import pytest
 
-from proxy.core.curves import Prefill
 from proxy.tools.curves.fit import fit, points
 from proxy.tools.curves.pairing import Pairing, Spread, quantile, redrawn
 from tests.harness.sweeps import BASE, LOOPS, SPEC, Times, cell
-
-FREE = Prefill(0.0, 0.0)
 
 
 def paired(spec: Times, base: Times) -> Pairing:
     """Both servers without noise."""
     return Pairing(
         *(
-            fit(points([cell(name, loop, times(loop)) for loop in LOOPS], FREE))
+            fit(points([cell(name, loop, times(loop)) for loop in LOOPS]))
             for name, times in ((SPEC, spec), (BASE, base))
         )
     )
@@ -108,7 +105,7 @@ class TestRedrawn:
             cell(BASE, n, 0.01 * (1.25 if n in {2, 6, 16} else 0.9), random=random, spread=0.25)
             for n in LOOPS
         ]
-        found = fit(points(scattered, FREE))
+        found = fit(points(scattered))
         point = found.points[5]
         assert found.chi_square > 1.5
         whole = point.scatter**2 + found.noise(point) ** 2

@@ -148,7 +148,7 @@ class TestCrossoverRate:
         made = conditions(TREE)
         cells = sweep(times_of(TREE, SPEC, 1260.0), times_of(TREE, BASE, 1260.0))
         fits = {
-            name: fit(points([each for each in cells if each.server is name], made.prefill[name]))
+            name: fit(points([each for each in cells if each.server is name]))
             for name in UpstreamName
         }
         spec = Server(fits[SPEC].curve, made.prefill[SPEC], 48)

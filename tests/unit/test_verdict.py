@@ -96,7 +96,7 @@ class TestPoorFit:
             cell(BASE, loop, FOUNDING_BASE(loop) * (0.836 if place % 2 else 1.195))
             for place, loop in enumerate(LOOPS)
         ]
-        base = fit(points([each for each in cells if each.server is BASE], Prefill(0.0, 0.0)))
+        base = fit(points([each for each in cells if each.server is BASE]))
         assert base.chi_square < 6.0
         assert poor(base)
         assert "measured again differ by about" in concluded(cells).verdict.sentence
@@ -171,10 +171,7 @@ class TestAlike:
     ) -> None:
         """Where all replicates cross at one place, one of the two must still lead on each side."""
         pairing = Pairing(
-            *(
-                fit(points([cell(name, n, OWN[name](n)) for n in LOOPS], Prefill(0.0, 0.0)))
-                for name in UpstreamName
-            )
+            *(fit(points([cell(name, n, OWN[name](n)) for n in LOOPS])) for name in UpstreamName)
         )
         spread = Spread([1.3, 1.4], [1.3, 1.4], [3.0, 3.2], 1.0, 0.0, surely)
         assert judge(pairing, spread, None).kind is kind

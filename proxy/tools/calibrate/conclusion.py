@@ -35,8 +35,6 @@ _MOVED: Final = 2.0
 _SURE: Final = 0.95
 _ONE_SIDED: Final = 1.64
 """Standard errors below which the truth is once in twenty times."""
-_ALREADY_OUT: Final = Prefill(0.0, 0.0)
-"""Prompts were taken out of the times request by request; there is nothing left to take out."""
 _LEVELS_FOR_A_LINE: Final = 2
 
 SPEC, BASE = UpstreamName.SPEC, UpstreamName.BASE
@@ -294,8 +292,7 @@ def _long_context(
 
 def _paired(cells: Sequence[Cell]) -> Pairing:
     fits = {
-        name: fit(points([cell for cell in cells if cell.server is name], _ALREADY_OUT))
-        for name in UpstreamName
+        name: fit(points([cell for cell in cells if cell.server is name])) for name in UpstreamName
     }
     return Pairing(fits[SPEC], fits[BASE])
 

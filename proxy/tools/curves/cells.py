@@ -11,7 +11,6 @@ from math import exp, hypot, isfinite, log, sqrt
 from statistics import fmean, median, median_low, stdev
 from typing import Final, TypeAlias
 
-from proxy.core.curves import Prefill
 from proxy.core.words import UpstreamName
 from proxy.errors import SpecswitchError
 
@@ -24,9 +23,6 @@ _FEWEST_REQUESTS: Final = 3
 _IMPOSSIBLE_RATE: Final = 1.3
 """By Little's law a cell's rate is at most in flight / TPOT. A quarter more is left for a short
 window; beyond it, one of the three figures is wrong."""
-
-_MOST_STALL: Final = 0.8
-"""Of the time per token. Where prompts of others take more, what is left is not a measurement."""
 
 _OUTLIER: Final = 3.0
 """Times the median of its cell: a request that is shown to people."""
@@ -84,13 +80,6 @@ class Cell:
     """Output tokens a second of all of them together while it was measured."""
     errors: int = 0
     """Requests that failed."""
-    prompt_tokens: float | None = None
-    """Mean of the prompts, as far as they were filled and not cached; None: unknown."""
-    output_tokens: float | None = None
-    """Mean of the outputs; None: unknown."""
-    first_token_seconds: float | None = None
-    """Mean time to the first token; None: unknown. With all three known, the time for which prompts
-    of others stopped a request is taken out."""
 
     @property
     def id(self) -> CellId:
@@ -100,7 +89,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A run as the fit takes it. Seconds are per output token, stalls by prompts taken out."""
+    """A run as the fit takes it. Seconds are per output token."""
 
     id: CellId
     concurrency: float
@@ -124,7 +113,7 @@ def outliers(cell: Cell) -> tuple[TimePerToken, ...]:
     return tuple(sample for sample in cell.samples if sample > _OUTLIER * usual)
 
 
-def points(cells: Sequence[Cell], prefill: Prefill) -> tuple[Point, ...]:
+def points(cells: Sequence[Cell]) -> tuple[Point, ...]:
     """The runs of one server as points, in the order of what was in flight.
 
     Raises:
@@ -132,7 +121,7 @@ def points(cells: Sequence[Cell], prefill: Prefill) -> tuple[Point, ...]:
     """
     for cell in cells:
         _reject_bad(cell)
-    return tuple(sorted((_point(cell, prefill) for cell in cells), key=lambda p: p.concurrency))
+    return tuple(sorted((_point(cell) for cell in cells), key=lambda p: p.concurrency))
 
 
 def _reject_bad(cell: Cell) -> None:
@@ -155,35 +144,10 @@ def _reject_bad(cell: Cell) -> None:
         )
 
 
-def _point(cell: Cell, prefill: Prefill) -> Point:
-    stall = _stall(cell, prefill)
-    seconds = fmean(cell.samples) - stall
-    if stall > _MOST_STALL * fmean(cell.samples):
-        raise BadDataError(
-            f"{cell.id}: {stall / fmean(cell.samples):.0%} of the time per token went into the"
-            f" prompts of other requests; ask for longer outputs"
-        )
-    samples = tuple(sample - stall for sample in cell.samples)
-    scatter = stdev(samples) / sqrt(len(samples)) / seconds
-    return Point(cell.id, cell.concurrency, seconds, scatter, samples)
-
-
-def _stall(cell: Cell, prefill: Prefill) -> float:
-    """Seconds per output token for which a request stood still while prompts were filled.
-
-    In a closed loop each of the C requests in flight fills one prompt, of P seconds, in the time
-    of a request. Some of these C P fall before its own first token, the others stop its decoding:
-    stall = C P - TTFT. That holds for requests in lockstep, which those of one length are, as well
-    as for scattered ones. Of P and TTFT only what grows with the prompt is counted: the fixed part
-    of a prefill, as a client measures it, is mostly not the GPU's.
-    """
-    if cell.prompt_tokens is None or cell.output_tokens is None or cell.output_tokens <= 1.0:
-        return 0.0
-    if cell.first_token_seconds is None:
-        return 0.0
-    filling = cell.concurrency * prefill.per_token * cell.prompt_tokens
-    before = max(0.0, cell.first_token_seconds - prefill.fixed)
-    return max(0.0, filling - before) / (cell.output_tokens - 1.0)
+def _point(cell: Cell) -> Point:
+    seconds = fmean(cell.samples)
+    scatter = stdev(cell.samples) / sqrt(len(cell.samples)) / seconds
+    return Point(cell.id, cell.concurrency, seconds, scatter, cell.samples)
 
 
 @dataclass(frozen=True, slots=True)

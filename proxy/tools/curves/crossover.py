@@ -122,7 +122,7 @@ def _fitted(cells: Sequence[Cell], conditions: Conditions, name: UpstreamName) -
             raise BadDataError(
                 f"{cell.id}: the server runs {cap} at once, so some of these requests waited"
             )
-    found = fit(points(own, conditions.prefill[name]))
+    found = fit(points(own))
     if found.points[0].concurrency > _LONE:
         raise BadDataError(
             f"{found.points[0].id} is the smallest cell of {name}: measure a lone request as well"
