@@ -169,3 +169,14 @@ class UpstreamTimeout(UpstreamFault):
     """The upstream was silent past its deadline."""
 
     status, code = 504, "upstream_timeout"
+
+
+# Faults of ours: nobody handles them, and a test that sees one fails.
+
+
+class IllegalEvent(RuntimeError):  # noqa: N818 - as h11's LocalProtocolError
+    """A state of an exchange was told what cannot happen in it."""
+
+
+class LeaseError(RuntimeError):
+    """A lease was given back twice; the count would have gone wrong."""

@@ -8,10 +8,7 @@ from typing import NamedTuple
 
 from proxy.core.words import UpstreamName
 from proxy.core.work import Work
-
-
-class LeaseError(RuntimeError):
-    """A lease was given back twice; the count would have gone wrong."""
+from proxy.errors import LeaseError
 
 
 class Stamp(NamedTuple):

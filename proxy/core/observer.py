@@ -3,15 +3,15 @@
 An observer must not raise and must not call back.
 """
 
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from proxy.core.modes import Switch
 from proxy.core.words import EjectionCause, Health, Outcome, RetryCause, UpstreamName
 
 
-@dataclass(slots=True, kw_only=True)
-class Record:
+class Record(Struct, kw_only=True, eq=False):
     """One request, told once, at its end. Seconds are durations; None is unknown or never."""
 
     request_id: str | None

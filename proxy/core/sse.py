@@ -7,7 +7,7 @@ a few searches in C; JSON is decoded only where a search says that it may matter
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 from proxy.core.peek import Dialect
 from proxy.core.usage import Event, Finish, add, code_of, counts, decode, failure
@@ -122,7 +122,7 @@ class StreamWatch:
         self._held = bytearray()  # the event that is not complete yet
         self._cut = b""  # its first bytes, once it is over the bound and no longer held
         self._latest = b""  # /generate: the last event of a sequence that still runs, not decoded
-        self._how = self._HOW[dialect]
+        self._how = _HOW[dialect]
         self._quick = self._how.quick
 
     def feed(self, piece: bytes, now: float) -> None:
@@ -299,16 +299,19 @@ class StreamWatch:
         self._completion = self._completion if completion is None else completion
         self._prompt = self._prompt if prompt is None else prompt
 
-    _OPENAI: ClassVar = _How(_BLANK_LINE, _sse_fields, _quick_openai, _read_openai)
-    _GENERATE: ClassVar = _How(_BLANK_LINE, _sse_fields, _quick_generate, _read_generate)
-    _TYPED: ClassVar = _How(_BLANK_LINE, _sse_fields, _quick_typed, _read_typed)
-    _LINES: ClassVar = _How(_LINE_END, _line_fields, _quick_line, _read_line)
-    _HOW: ClassVar = {
-        Dialect.OPENAI_CHAT: _OPENAI,
-        Dialect.OPENAI_COMPLETIONS: _OPENAI,
-        Dialect.OPENAI_RESPONSES: _TYPED,
-        Dialect.ANTHROPIC: _TYPED,
-        Dialect.GENERATE: _GENERATE,
-        Dialect.OLLAMA_CHAT: _LINES,
-        Dialect.OLLAMA_GENERATE: _LINES,
-    }
+
+_OPENAI: Final = _How(_BLANK_LINE, _sse_fields, StreamWatch._quick_openai, StreamWatch._read_openai)
+_GENERATE: Final = _How(
+    _BLANK_LINE, _sse_fields, StreamWatch._quick_generate, StreamWatch._read_generate
+)
+_TYPED: Final = _How(_BLANK_LINE, _sse_fields, StreamWatch._quick_typed, StreamWatch._read_typed)
+_LINES: Final = _How(_LINE_END, _line_fields, StreamWatch._quick_line, StreamWatch._read_line)
+_HOW: Final = {
+    Dialect.OPENAI_CHAT: _OPENAI,
+    Dialect.OPENAI_COMPLETIONS: _OPENAI,
+    Dialect.OPENAI_RESPONSES: _TYPED,
+    Dialect.ANTHROPIC: _TYPED,
+    Dialect.GENERATE: _GENERATE,
+    Dialect.OLLAMA_CHAT: _LINES,
+    Dialect.OLLAMA_GENERATE: _LINES,
+}

@@ -54,9 +54,10 @@ class ClientConnection(asyncio.Protocol):
     def __init__(self, front: Front) -> None:
         self._front = front
         self._transport: asyncio.Transport | None = None
+        self._limits = front.limits
         self._reader = RequestReader(
-            max_header_bytes=front.limits.max_header_bytes,
-            max_body_bytes=front.limits.max_body_bytes,
+            max_header_bytes=self._limits.max_header_bytes,
+            max_body_bytes=self._limits.max_body_bytes,
         )
         self._relay: Relay | None = None
         self.keep_alive = True
@@ -111,10 +112,11 @@ class ClientConnection(asyncio.Protocol):
         """Bytes from the client."""
         if self._closing:
             return
-        self._reader.feed(data)
+        reader = self._reader
+        reader.feed(data)
         if not self._answering and not self._continues:
             self._advance()
-        if self._reader.ahead > MAX_AHEAD_BYTES:
+        if reader.ahead > MAX_AHEAD_BYTES:
             self._too_far_ahead()
 
     def eof_received(self) -> bool | None:
@@ -183,7 +185,7 @@ class ClientConnection(asyncio.Protocol):
 
     def request_moved(self) -> None:
         """Something has happened outside of a read of the client."""
-        if self._relay is None:
+        if self._relay is None and (self._reader.ahead or self._deaf):
             self._advance()
         else:
             self._flush()
@@ -247,7 +249,8 @@ class ClientConnection(asyncio.Protocol):
                 break
         else:
             self._go_on_later()
-        self._hear()
+        if self._deaf:
+            self._hear()
         self._flush()
         self._schedule()
 
@@ -256,10 +259,12 @@ class ClientConnection(asyncio.Protocol):
         now = self._front.clock()
         if self._began_at is None and self._reader.started:
             self._began_at = now
-            limits = self._front.limits  # a reload may have changed them since the connection came
-            self._reader.keep_to(
-                max_header_bytes=limits.max_header_bytes, max_body_bytes=limits.max_body_bytes
-            )
+            limits = self._front.limits
+            if limits is not self._limits:  # a reload has changed them
+                self._limits = limits
+                self._reader.keep_to(
+                    max_header_bytes=limits.max_header_bytes, max_body_bytes=limits.max_body_bytes
+                )
         item = self._reader.next()
         if item is None:
             self._await_more(now)
@@ -298,7 +303,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _hear(self) -> None:
         """Read again from a client that had to wait, as soon as a request runs or there is room."""
-        if self._deaf and (self._answering or self._reader.ahead <= MAX_AHEAD_BYTES):
+        if self._answering or self._reader.ahead <= MAX_AHEAD_BYTES:
             self._deaf = False
             if self._transport is not None:
                 self._transport.resume_reading()
@@ -490,5 +495,5 @@ class ClientConnection(asyncio.Protocol):
         if unsent >= self._left_unsent:
             self.cut()
             return
-        self._left_unsent = unsent
+        self._left_unsent = float(unsent)
         self._deadline = now + self._front.timeouts.client_write

@@ -25,7 +25,7 @@ ours and raises `IllegalEvent`.
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
 from math import inf
-from typing import ClassVar
+from typing import Final
 
 from proxy.core.places import Evidence, Place
 from proxy.core.sse import StreamWatch
@@ -61,7 +61,14 @@ from proxy.data.events import (
     SendHead,
 )
 from proxy.data.settings import Timeouts
-from proxy.errors import Refusal, UpstreamConnect, UpstreamFault, UpstreamReset, UpstreamTimeout
+from proxy.errors import (
+    IllegalEvent,
+    Refusal,
+    UpstreamConnect,
+    UpstreamFault,
+    UpstreamReset,
+    UpstreamTimeout,
+)
 
 STALE_SECONDS = 0.1
 """A kept connection that dies this soon after sending, without a byte, was already closed by the
@@ -87,9 +94,15 @@ class State(Enum):
     RELAYING = auto()
     ENDED = auto()
 
+    __hash__ = object.__hash__  # Enum's is a Python call, for each event
 
-class IllegalEvent(RuntimeError):  # noqa: N818 - as h11's LocalProtocolError: a fault of ours
-    """A state was told what cannot happen in it."""
+
+_ASK: Final = Ask()
+_LEAVE_ROOM: Final = LeaveRoom()
+_SEND_HEAD: Final = SendHead()
+_DROP_ENGINE: Final = DropEngine()
+_KEEP_ENGINE: Final = KeepEngine()
+_END_ANSWER: Final = EndAnswer()
 
 
 class Exchange:
@@ -150,7 +163,7 @@ class Exchange:
     def process(self, event: Event, now: float) -> Commands:
         """Take one event; return what is to be done, in order."""
         try:
-            transition = self.TRANSITIONS[self.state][type(event)]
+            transition = TRANSITIONS[self.state][type(event)]
         except KeyError:
             raise IllegalEvent(f"{type(event).__name__} in {self.state.name}") from None
         return transition(self, event, now)
@@ -159,10 +172,11 @@ class Exchange:
         """Pieces of the response's body go by; they are watched and not touched."""
         self._last_passed = now
         if self.streams and not self._paused:
-            self.deadline = now + self._patience()
-        if self.watch is not None:
+            self.deadline = now + self._timeouts.between_chunks
+        watch = self.watch
+        if watch is not None:
             for piece in pieces:
-                self.watch.feed(piece, now)
+                watch.feed(piece, now)
 
     @property
     def speaks(self) -> bool:
@@ -186,7 +200,7 @@ class Exchange:
 
     def _request_read(self, _event: RequestRead, _now: float) -> Commands:
         self.state = State.WAITING
-        return (Ask(),)
+        return (_ASK,)
 
     def _placed(self, event: Placed, now: float) -> Commands:
         self.place = event.place
@@ -199,7 +213,7 @@ class Exchange:
         return self._end(Outcome.ABANDONED)
 
     def _gone_waiting(self, _event: ClientGone, _now: float) -> Commands:
-        return (LeaveRoom(), *self._end(Outcome.ABANDONED))
+        return (_LEAVE_ROOM, *self._end(Outcome.ABANDONED))
 
     # CONNECTING
 
@@ -217,11 +231,11 @@ class Exchange:
 
     def _refused_connecting(self, event: Refused, _now: float) -> Commands:
         """We cannot make a connection, which says nothing of the engine."""
-        return (DropEngine(), *self._answer(event.refusal, Outcome.REJECTED))
+        return (_DROP_ENGINE, *self._answer(event.refusal, Outcome.REJECTED))
 
     def _connect_expired(self, _event: Expired, _now: float) -> Commands:
         why = f"no connection within {self._timeouts.connect:g} s"
-        return (DropEngine(), *self._could_not_connect(why))
+        return (_DROP_ENGINE, *self._could_not_connect(why))
 
     def _could_not_connect(self, why: str) -> Commands:
         name = self._place_held().upstream
@@ -246,19 +260,19 @@ class Exchange:
         stale = self._reused and event.silent and now - self._sent_at <= STALE_SECONDS
         if stale and not self._stale_replaced:
             self._stale_replaced = True
-            return (DropEngine(), *self._connect(now, fresh=True))
+            return (_DROP_ENGINE, *self._connect(now, fresh=True))
         return self._lost_before_head(event, now)
 
     def _lost_before_head(self, event: EngineLost, _now: float) -> Commands:
         name = self._place_held().upstream
         failure = UpstreamReset(f"{name} broke off before its answer began: {event.why}")
-        return (DropEngine(), *self._answer(failure, Outcome.FAILED, Evidence.BAD))
+        return (_DROP_ENGINE, *self._answer(failure, Outcome.FAILED, Evidence.BAD))
 
     def _too_late_before_head(self, _event: Expired, now: float) -> Commands:
-        return (DropEngine(), *self._answer(self._too_late(now), Outcome.FAILED, Evidence.BAD))
+        return (_DROP_ENGINE, *self._answer(self._too_late(now), Outcome.FAILED, Evidence.BAD))
 
     def _gone_with_engine(self, _event: ClientGone, _now: float) -> Commands:
-        return (DropEngine(), *self._end(Outcome.ABANDONED))
+        return (_DROP_ENGINE, *self._end(Outcome.ABANDONED))
 
     # HOLDING
 
@@ -286,14 +300,14 @@ class Exchange:
         self.status = None
         self.watch = None
         self._failure = None
-        return (DropEngine(), *self._connect(now, fresh=False))
+        return (_DROP_ENGINE, *self._connect(now, fresh=False))
 
     def _queued(self, _event: Queued, _now: float) -> Commands:
         place, self.place = self._place_held(), None
         self.state = State.WAITING
         self.deadline = inf
         self._failure = None
-        return (DropEngine(), GiveBack(place, Evidence.BAD))
+        return (_DROP_ENGINE, GiveBack(place, Evidence.BAD))
 
     def _not_placed(self, _event: NotPlaced, _now: float) -> Commands:
         if self._failure is not None:
@@ -305,9 +319,9 @@ class Exchange:
     def _response_ended(self, event: ResponseEnded, now: float) -> Commands:
         if self.watch is not None:
             self.watch.finish(now)
-        engine = KeepEngine() if event.reusable else DropEngine()
+        engine = _KEEP_ENGINE if event.reusable else _DROP_ENGINE
         outcome, evidence = self._verdict()
-        return (engine, *self._end(outcome, evidence), EndAnswer())
+        return (engine, *self._end(outcome, evidence), _END_ANSWER)
 
     def _lost_relaying(self, event: EngineLost, _now: float) -> Commands:
         name = self._place_held().upstream
@@ -318,7 +332,7 @@ class Exchange:
 
     def _break_off(self, failure: UpstreamFault) -> Commands:
         end = self._end(Outcome.FAILED, Evidence.BAD, failure)
-        return (DropEngine(), *end, Cut(failure))
+        return (_DROP_ENGINE, *end, Cut(failure))
 
     # what several of them do
 
@@ -341,7 +355,7 @@ class Exchange:
 
     def _relay(self) -> Commands:
         self.state = State.RELAYING
-        return (SendHead(),)
+        return (_SEND_HEAD,)
 
     def _patience(self) -> float:
         """Seconds that the engine may take from now on."""
@@ -390,50 +404,49 @@ class Exchange:
         self._paused = False
         return (Finish(outcome, evidence, self.place, refusal),)
 
-    # the table
 
-    TRANSITIONS: ClassVar[Mapping[State, Mapping[type[Event], Callable[..., Commands]]]] = {
-        State.READING: {
-            RequestRead: _request_read,
-            Refused: _refused,
-            ClientGone: _gone_before_place,
-        },
-        State.WAITING: {
-            Placed: _placed,
-            Refused: _refused,
-            ClientGone: _gone_waiting,
-        },
-        State.CONNECTING: {
-            Connected: _connected,
-            ConnectFailed: _connect_failed,
-            Refused: _refused_connecting,
-            ClientGone: _gone_with_engine,
-            Expired: _connect_expired,
-        },
-        State.AWAITING: {
-            HeadRead: _head_read,
-            EngineLost: _lost_awaiting,
-            ClientGone: _gone_with_engine,
-            Expired: _too_late_before_head,
-        },
-        State.HOLDING: {
-            FirstEventRead: _first_event_read,
-            ResponseEnded: _ended_held,
-            EngineLost: _lost_before_head,
-            ClientGone: _gone_with_engine,
-            Expired: _too_late_before_head,
-        },
-        State.RETRYING: {
-            Placed: _placed_again,
-            NotPlaced: _not_placed,
-            Queued: _queued,
-            ClientGone: _gone_with_engine,
-        },
-        State.RELAYING: {
-            ResponseEnded: _response_ended,
-            EngineLost: _lost_relaying,
-            ClientGone: _gone_with_engine,
-            Expired: _too_late_relaying,
-        },
-        State.ENDED: {},
-    }
+TRANSITIONS: Final[Mapping[State, Mapping[type[Event], Callable[..., Commands]]]] = {
+    State.READING: {
+        RequestRead: Exchange._request_read,
+        Refused: Exchange._refused,
+        ClientGone: Exchange._gone_before_place,
+    },
+    State.WAITING: {
+        Placed: Exchange._placed,
+        Refused: Exchange._refused,
+        ClientGone: Exchange._gone_waiting,
+    },
+    State.CONNECTING: {
+        Connected: Exchange._connected,
+        ConnectFailed: Exchange._connect_failed,
+        Refused: Exchange._refused_connecting,
+        ClientGone: Exchange._gone_with_engine,
+        Expired: Exchange._connect_expired,
+    },
+    State.AWAITING: {
+        HeadRead: Exchange._head_read,
+        EngineLost: Exchange._lost_awaiting,
+        ClientGone: Exchange._gone_with_engine,
+        Expired: Exchange._too_late_before_head,
+    },
+    State.HOLDING: {
+        FirstEventRead: Exchange._first_event_read,
+        ResponseEnded: Exchange._ended_held,
+        EngineLost: Exchange._lost_before_head,
+        ClientGone: Exchange._gone_with_engine,
+        Expired: Exchange._too_late_before_head,
+    },
+    State.RETRYING: {
+        Placed: Exchange._placed_again,
+        NotPlaced: Exchange._not_placed,
+        Queued: Exchange._queued,
+        ClientGone: Exchange._gone_with_engine,
+    },
+    State.RELAYING: {
+        ResponseEnded: Exchange._response_ended,
+        EngineLost: Exchange._lost_relaying,
+        ClientGone: Exchange._gone_with_engine,
+        Expired: Exchange._too_late_relaying,
+    },
+    State.ENDED: {},
+}

@@ -33,7 +33,8 @@ class Pool:
         """How long a connection is kept."""
         self._retired = False
         self._clock = clock
-        self._idle: list[EngineConnection] = []
+        self._idle: dict[EngineConnection, None] = {}
+        """A set in the order in which they were put back."""
         self._active: set[EngineConnection] = set()
         self._connecting: set[asyncio.Task[None]] = set()
 
@@ -64,7 +65,7 @@ class Pool:
         """
         oldest = self._clock() - self.idle_seconds
         while self._idle and not fresh:
-            engine = self._idle.pop()
+            engine, _ = self._idle.popitem()
             if engine.idle_since >= oldest and not engine.restless:
                 self._active.add(engine)
                 return engine
@@ -84,18 +85,19 @@ class Pool:
             return
         self._active.discard(engine)
         engine.idle_since = self._clock()
-        self._idle.append(engine)
+        self._idle[engine] = None
 
     def forget(self, engine: EngineConnection) -> None:
         """`engine` is closed, or is about to be."""
         self._active.discard(engine)
-        if engine in self._idle:
-            self._idle.remove(engine)
+        self._idle.pop(engine, None)
 
     def sweep(self, now: float) -> None:
         """Close the kept connections that have been idle for too long; the oldest stand first."""
-        while self._idle and now - self._idle[0].idle_since > self.idle_seconds:
-            self._idle[0].drop()
+        for engine in tuple(self._idle):
+            if now - engine.idle_since <= self.idle_seconds:
+                break
+            engine.drop()
 
     def retire(self) -> None:
         """Keep nothing from now on; what is in use may end."""

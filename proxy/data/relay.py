@@ -5,8 +5,8 @@ holds: the place, the engine's connection, the body. Writing and reading the cli
 connection's business (downstream.py).
 """
 
-from collections.abc import Callable, Mapping
-from typing import ClassVar, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, Protocol
 
 from proxy.core.answers import error_event
 from proxy.core.endpoints import Endpoint
@@ -23,6 +23,12 @@ from proxy.data.reader import RequestHead
 from proxy.data.response import ResponseHead, connection_line, framing_for, watch_for
 from proxy.data.upstream import Connecting, EngineConnection
 from proxy.errors import Overloaded, Refusal
+
+_READING: Final = ex.State.READING
+_HOLDING: Final = ex.State.HOLDING
+_CHUNKED: Final = Framing.CHUNKED
+_REQUEST_READ: Final = ev.RequestRead()
+_REUSED: Final = ev.Connected(reused=True)
 
 
 class Client(Protocol):
@@ -99,7 +105,7 @@ class Relay:
     @property
     def reading(self) -> bool:
         """Whether its body is still coming in."""
-        return self.exchange.state is ex.State.READING
+        return self.exchange.state is _READING
 
     @property
     def _endpoint(self) -> Endpoint:
@@ -124,13 +130,16 @@ class Relay:
     def body_read(self, body: bytes, now: float) -> None:
         """The whole request is here."""
         self._body_read = True
-        self.body_grows(len(body))
+        size = len(body)
+        self.body_grows(size)
         if not self.reading:
             return
         self._body = body
-        self.account.read(self._front.traits(self._endpoint, body), len(body), now)
-        self.exchange.streams = self.account.traits.stream and self._endpoint.dialect is not None
-        self._process(ev.RequestRead())
+        endpoint = self._endpoint
+        traits = self._front.traits(endpoint, body)
+        self.account.read(traits, size, now)
+        self.exchange.streams = traits.stream and endpoint.dialect is not None
+        self._process(_REQUEST_READ)
 
     def refuse(self, refusal: Refusal) -> None:
         """Answer instead of an engine."""
@@ -215,16 +224,20 @@ class Relay:
         self.account.notes_answer = watch is None and head.plain_json
         self._process(ev.HeadRead(head.status, watch))
 
-    def engine_body(self, pieces: list[bytes]) -> None:
-        """A part of it."""
+    def engine_body(self, pieces: list[bytes], framed: bytes | None) -> None:
+        """A part of it; what comes framed as the client takes it passes as it came."""
         now = self._front.clock()
-        self.exchange.passing(pieces, now)
+        exchange = self.exchange
+        exchange.passing(pieces, now)
         lease = self._place.lease
         lease.heard(now)
-        if lease.trial and self.exchange.speaks:
+        if lease.trial and exchange.speaks:
             self._front.dispatcher.trial_speaks(lease, now)
-        if self.exchange.state is ex.State.HOLDING:
+        if exchange.state is _HOLDING:
             self._hold(pieces)
+        elif framed is not None and self.framing is _CHUNKED:
+            self.account.passed(pieces)
+            self._client.write(framed)
         else:
             self._relay(pieces)
 
@@ -247,31 +260,43 @@ class Relay:
     # commands
 
     def _process(self, event: ev.Event) -> None:
-        now = self._front.clock()
-        commands = iter(self.exchange.process(event, now))
-        try:
-            for command in commands:
-                self.TABLE[type(command)](self, command, now)
-        finally:  # whatever has failed, what comes after it in an ending is not left out
-            for command in commands:
-                if isinstance(command, ev.GiveBack | ev.Finish):
-                    self.TABLE[type(command)](self, command, now)
+        """Tell the exchange, and do what it asks for; what comes of that at once is told it, too.
 
-    def _ask(self, _command: ev.Ask, now: float) -> None:
+        Only the last command of an event can lead to another one.
+        """
+        following: ev.Event | None = event
+        while following is not None:
+            now = self._front.clock()
+            commands = iter(self.exchange.process(following, now))
+            following = None
+            try:
+                for command in commands:
+                    following = TABLE[type(command)](self, command, now)
+            except BaseException:
+                self._end_anyway(commands, now)
+                raise
+
+    def _end_anyway(self, commands: Iterator[ev.Command], now: float) -> None:
+        """What has failed is raised again; what comes after it in an ending is not left out."""
+        for command in commands:
+            if isinstance(command, ev.GiveBack | ev.Finish):
+                TABLE[type(command)](self, command, now)
+
+    def _ask(self, _command: ev.Ask, now: float) -> ev.Event | None:
         account, front = self.account, self._front
         override = header(self._head.headers, b"x-specswitch-route")
-        account.need = front.need(self._endpoint, account.traits, override)
-        answer = front.dispatcher.arrive(account.need, self, now)
+        account.need = need = front.need(self._endpoint, account.traits, override)
+        answer = front.dispatcher.arrive(need, self, now)
         if isinstance(answer, Place):
             account.placed(answer, now)
-            self._process(ev.Placed(answer))
-        elif isinstance(answer, Ticket):
+            return ev.Placed(answer)
+        if isinstance(answer, Ticket):
             self._ticket = answer
             account.queued_at = now
-        else:
-            self._process(ev.Refused(answer))
+            return None
+        return ev.Refused(answer)
 
-    def _ask_other(self, command: ev.AskOther, now: float) -> None:
+    def _ask_other(self, command: ev.AskOther, now: float) -> ev.Event:
         need = self.account.need
         assert need is not None  # noqa: S101 - a first place was asked for with it
         place = self._front.dispatcher.retry(
@@ -279,17 +304,15 @@ class Relay:
         )
         if place is not None:
             self.account.place = place
-            self._process(ev.Placed(place))
-            return
+            return ev.Placed(place)
         if command.cause is RetryCause.CONNECT:  # nothing was sent, so nothing need be lost
             self._ticket = self._front.dispatcher.wait_for_other(
                 command.place, need, self, self.account.arrived_at
             )
         if self._ticket is None:
-            self._process(ev.NotPlaced())
-        else:
-            self.account.waits_again(now)
-            self._process(ev.Queued())
+            return ev.NotPlaced()
+        self.account.waits_again(now)
+        return ev.Queued()
 
     def _give_back(self, command: ev.GiveBack, now: float) -> None:
         self._front.dispatcher.end(command.place.lease, command.evidence, now)
@@ -299,7 +322,7 @@ class Relay:
         if ticket is not None:  # there is none where asking has failed within us
             self._front.dispatcher.leave(ticket, now)
 
-    def _connect(self, command: ev.Connect, _now: float) -> None:
+    def _connect(self, command: ev.Connect, _now: float) -> ev.Event | None:
         if command.fresh:
             self._front.observer.retried(RetryCause.STALE_CONNECTION)
         else:
@@ -308,8 +331,7 @@ class Relay:
         self._response = None
         self._held = []
         self._engine = engine = self._side.pool.obtain(self, fresh=command.fresh)
-        if isinstance(engine, EngineConnection):
-            self._process(ev.Connected(reused=True))
+        return _REUSED if isinstance(engine, EngineConnection) else None
 
     def _send(self, command: ev.Send, _now: float) -> None:
         engine, head, side = self._engine, self._head, self._side
@@ -337,7 +359,8 @@ class Relay:
         self._let_body_go()
         told = UNTOLD
         try:
-            self._let_engine_go()  # it is still here only if letting it go has failed within us
+            if self._engine is not None:  # letting it go has failed within us
+                self._let_engine_go()
             record = self.account.closed(command, self.exchange, now)
             told = Answer(record.output_tokens, record.seconds_per_token)
             front.closed(record)
@@ -380,8 +403,8 @@ class Relay:
         )
         if client.slow:
             self.pause()  # what was answered before has not been read yet
-        held, self._held = self._held, []
-        if held:
+        if self._held:
+            held, self._held = self._held, []
             self._relay(held)
 
     def _hold(self, pieces: list[bytes]) -> None:
@@ -393,14 +416,14 @@ class Relay:
 
     def _relay(self, pieces: list[bytes]) -> None:
         self.account.passed(pieces)
-        if self.framing is Framing.CHUNKED:
+        if self.framing is _CHUNKED:
             for piece in pieces:
                 self._client.write(b"%x\r\n" % len(piece), piece, b"\r\n")
         elif self.framing is not Framing.NONE:
             self._client.write(*pieces)
 
     def _end_answer(self, _command: ev.EndAnswer, _now: float) -> None:
-        if self.framing is Framing.CHUNKED:
+        if self.framing is _CHUNKED:
             self._client.write(b"0\r\n\r\n")
         self._client.request_over()
 
@@ -422,7 +445,7 @@ class Relay:
         client.keep_alive = False
         if self.framing is Framing.CLOSE:
             client.cut()
-        elif self.framing is Framing.CHUNKED and watch is not None and watch.at_boundary:
+        elif self.framing is _CHUNKED and watch is not None and watch.at_boundary:
             assert dialect is not None  # noqa: S101 - it is watched by it
             event = error_event(command.refusal, dialect)
             client.write(b"%x\r\n" % len(event), event, b"\r\n")
@@ -434,26 +457,28 @@ class Relay:
             engine.drop()
 
     def _let_body_go(self) -> None:
-        self._body = b""
-        self._count(0)
+        if self._counted:
+            self._body = b""
+            self._count(0)
 
     def _count(self, held: int) -> None:
         self._front.buffered += held - self._counted
         self._counted = held
 
-    TABLE: ClassVar[Mapping[type[ev.Command], Callable[..., None]]] = {
-        ev.Ask: _ask,
-        ev.AskOther: _ask_other,
-        ev.GiveBack: _give_back,
-        ev.LeaveRoom: _leave_room,
-        ev.Connect: _connect,
-        ev.Send: _send,
-        ev.DropEngine: _drop_engine,
-        ev.KeepEngine: _keep_engine,
-        ev.SendHead: _send_head,
-        ev.EndAnswer: _end_answer,
-        ev.Answer: _answer,
-        ev.Cut: _cut,
-        ev.Finish: _finish,
-    }
-    """Each command's method; as the exchange has its transitions."""
+
+TABLE: Final[Mapping[type[ev.Command], Callable[..., ev.Event | None]]] = {
+    ev.Ask: Relay._ask,
+    ev.AskOther: Relay._ask_other,
+    ev.GiveBack: Relay._give_back,
+    ev.LeaveRoom: Relay._leave_room,
+    ev.Connect: Relay._connect,
+    ev.Send: Relay._send,
+    ev.DropEngine: Relay._drop_engine,
+    ev.KeepEngine: Relay._keep_engine,
+    ev.SendHead: Relay._send_head,
+    ev.EndAnswer: Relay._end_answer,
+    ev.Answer: Relay._answer,
+    ev.Cut: Relay._cut,
+    ev.Finish: Relay._finish,
+}
+"""Each command's method, which returns what comes of it at once, if anything does."""

@@ -7,7 +7,7 @@ read is told in one batch that ends with `engine_flush`, so that the sink can wr
 import asyncio
 import re
 import select
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, cast
 
 import httptools
@@ -25,6 +25,10 @@ MAX_HEAD_BYTES = 262144
 LARGE_BYTES = 65536
 """Of a request's body; smaller ones are written at once."""
 
+_AROUND_A_CHUNK = 4
+"""Two line ends."""
+
+_BLANK_LINE = b"\r\n\r\n"
 _CONTROLS = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 """What no reason phrase may hold: RFC 9112 section 4."""
 
@@ -44,8 +48,8 @@ class Sink(Protocol):
     def engine_head(self, head: ResponseHead) -> None:
         """The response's head."""
 
-    def engine_body(self, pieces: list[bytes]) -> None:
-        """Pieces of its body, as they came."""
+    def engine_body(self, pieces: list[bytes], framed: bytes | None) -> None:
+        """Pieces of its body, as they came; `framed` are the same in their chunks, if whole."""
 
     def engine_ended(self, *, reusable: bool) -> None:
         """The response is complete."""
@@ -69,13 +73,48 @@ def tell(sink: Sink, what: Callable[[Sink], None]) -> None:
         sink.engine_failed(fault)
 
 
+def framed_length(pieces: Sequence[bytes]) -> int:
+    """Bytes that `pieces` take as one chunk each, sizes in hexadecimal and nothing beside them."""
+    if len(pieces) == 1:  # nearly always
+        size = len(pieces[0])
+        return size + (size.bit_length() + 3) // 4 + _AROUND_A_CHUNK
+    sizes = [len(piece) for piece in pieces]
+    digits = sum((size.bit_length() + 3) // 4 for size in sizes)
+    return sum(sizes) + digits + _AROUND_A_CHUNK * len(sizes)
+
+
 class EngineConnection(asyncio.Protocol):
     """One connection to an engine."""
+
+    __slots__ = (
+        "_chunk_over",
+        "_complete",
+        "_fault",
+        "_head",
+        "_head_told",
+        "_headers",
+        "_headless",
+        "_keeps_alive",
+        "_parser",
+        "_paused",
+        "_phrase",
+        "_pieces",
+        "_pool",
+        "_sent_bytes",
+        "_silent",
+        "_sink",
+        "_transport",
+        "_waiting",
+        "_whole_chunks",
+        "idle_since",
+    )
 
     def __init__(self, pool: "Pool") -> None:
         self._pool = pool
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
+        self._waiting = select.poll()
+        """Sees what has come and is not read."""
         self._sink: Sink | None = None
         self._paused = False
         self.idle_since = 0.0
@@ -95,6 +134,14 @@ class EngineConnection(asyncio.Protocol):
         self._sent_bytes = 0
         self._headless = 0
         """Bytes that have come without the answer's head being whole."""
+        self._chunk_over = False
+        """Whether the last piece of the body has ended its chunk."""
+        self._whole_chunks = False
+        """Whether the body has come as whole chunks so far, in each read some, framed as we would.
+
+        A chunk that comes in two reads, an extension or a leading zero end that; what ends a chunk
+        is the parser's to say, and no framing is shorter than ours.
+        """
 
     @property
     def lost(self) -> bool:
@@ -108,9 +155,7 @@ class EngineConnection(asyncio.Protocol):
         What comes after an answer, in the turn of the loop in which the connection is used again,
         would otherwise pass for the next answer.
         """
-        waiting = select.poll()
-        waiting.register(self._open_transport().get_extra_info("socket").fileno(), select.POLLIN)
-        return bool(waiting.poll(0))
+        return bool(self._waiting.poll(0))
 
     # what its sink does with it
 
@@ -159,6 +204,7 @@ class EngineConnection(asyncio.Protocol):
         """The connection is open."""
         # By cast: uvloop's transports are no subclasses of asyncio's.
         self._transport = cast("asyncio.Transport", transport)
+        self._waiting.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the engine."""
@@ -175,7 +221,14 @@ class EngineConnection(asyncio.Protocol):
             self._headless += len(data)
             if self._headless > MAX_HEAD_BYTES:
                 self._broken(f"its head is larger than {MAX_HEAD_BYTES} bytes")
-        tell(sink, self._deliver)
+        elif self._whole_chunks:
+            whole = self._chunk_over and framed_length(self._pieces) == len(data)
+            self._whole_chunks = whole
+        try:
+            self._deliver(sink, data)
+            sink.engine_flush()
+        except Exception as fault:  # noqa: BLE001 - as in `tell`
+            sink.engine_failed(fault)
 
     def eof_received(self) -> bool | None:
         """The engine has closed its side; for some answers that is the end."""
@@ -230,8 +283,13 @@ class EngineConnection(asyncio.Protocol):
 
     def on_body(self, piece: bytes) -> None:
         """A piece of the body; of a second answer to one request nothing is passed on."""
+        self._chunk_over = False
         if not self._complete:
             self._pieces.append(piece)
+
+    def on_chunk_complete(self) -> None:
+        """The end of a chunk."""
+        self._chunk_over = True
 
     def on_message_complete(self) -> None:
         """The end of an answer, of the final one if its head was."""
@@ -242,14 +300,19 @@ class EngineConnection(asyncio.Protocol):
 
     # within
 
-    def _deliver(self, sink: Sink) -> None:
+    def _deliver(self, sink: Sink, data: bytes) -> None:
         """Tell what has come; stop as soon as the sink has turned away."""
-        if self._head is not None and not self._head_told and self._fault is None:
+        framed: bytes | None = None
+        if self._head_told:
+            framed = data if self._whole_chunks else None
+        elif self._head is not None and self._fault is None:
             self._head_told = True
+            ends_here = data.endswith(_BLANK_LINE) and not self._pieces
+            self._whole_chunks = self._head.chunked and ends_here
             sink.engine_head(self._head)
         if self._pieces and self._sink is sink and self._head_told:
             pieces, self._pieces = self._pieces, []
-            sink.engine_body(pieces)
+            sink.engine_body(pieces, framed)
         if self._sink is not sink:
             return
         if self._fault is not None:

@@ -111,9 +111,9 @@ class Hearer:
         """Keep it."""
         self.heard.append(f"head {head.status}")
 
-    def engine_body(self, pieces: list[bytes]) -> None:
+    def engine_body(self, pieces: list[bytes], framed: bytes | None) -> None:
         """Keep it."""
-        self.heard.append(f"body {len(pieces)}")
+        self.heard.append(f"body {len(pieces)}{' framed' if framed else ''}")
 
     def engine_ended(self, *, reusable: bool) -> None:
         """Keep it."""

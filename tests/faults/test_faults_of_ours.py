@@ -18,7 +18,7 @@ from proxy.core.observer import Record
 from proxy.core.words import Outcome, UpstreamName
 from proxy.data import events as ev
 from proxy.data.exchange import State
-from proxy.data.relay import Relay
+from proxy.data.relay import TABLE, Relay
 from proxy.data.upstream import EngineConnection, tell
 from tests.harness.client import CHAT_STREAM, post
 from tests.harness.pair import BASE, SPEC, Recorder, only_base
@@ -172,20 +172,22 @@ BREAKS = [
 
 def test_every_command_is_broken() -> None:
     """But for `Finish`, whose parts raise below."""
-    assert {*CONVERSATIONS, ev.Finish} == {*Relay.TABLE}
+    assert {*CONVERSATIONS, ev.Finish} == {*TABLE}
 
 
-def broken(command: type[ev.Command], *, done: bool) -> Callable[..., None]:
+def broken(command: type[ev.Command], *, done: bool) -> Callable[..., ev.Event | None]:
     """The command's method, that raises once."""
-    method = Relay.TABLE[command]
+    method = TABLE[command]
     faults = [Fault(command.__name__)]
 
-    def raising(relay: Relay, told: ev.Command, now: float) -> None:
+    def raising(relay: Relay, told: ev.Command, now: float) -> ev.Event | None:
         fault = faults.pop() if faults else None
-        if done or fault is None:
-            method(relay, told, now)
-        if fault is not None:
-            raise fault
+        following = method(relay, told, now) if done or fault is None else None
+        if fault is None:
+            return following
+        if following is not None:
+            relay._process(following)  # what it led to is done, too
+        raise fault
 
     return raising
 
@@ -198,7 +200,7 @@ async def test_a_command_that_fails(
     """Whichever it is, the request ends, its client is given up, and nothing is left."""
     wire = Wire()
     method = broken(fault.command, done=fault.done)
-    monkeypatch.setattr(Relay, "TABLE", {**Relay.TABLE, fault.command: method})
+    monkeypatch.setitem(TABLE, fault.command, method)
     fault.talk(wire)
 
     assert [type(stray["exception"]) for stray in reported] == [Fault]

@@ -51,7 +51,8 @@ async def _pool(it: Rig) -> None:
     client.send(ASKING)
     await client.response()
     pool = it.app.links[UpstreamName.SPEC].pool
-    pool._active.add(pool._idle.pop())
+    engine, _ = pool._idle.popitem()
+    pool._active.add(engine)
 
 
 async def _forgotten(it: Rig) -> None:

@@ -41,7 +41,7 @@ from proxy.data.events import (
     Send,
     SendHead,
 )
-from proxy.data.exchange import Exchange, State
+from proxy.data.exchange import TRANSITIONS, Exchange, State
 from proxy.errors import Overloaded
 from tests.harness.talk import TIMEOUTS, place
 
@@ -76,7 +76,7 @@ class Book:
 
     def expects(self, kind: type[Event]) -> bool:
         """Whether the exchange may be told such an event now."""
-        return kind in Exchange.TRANSITIONS[self.state]
+        return kind in TRANSITIONS[self.state]
 
     def count(self, *kinds: type[Command]) -> int:
         """How many commands of `kinds` there were."""

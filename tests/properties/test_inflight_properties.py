@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.inflight import InFlight, Lease, LeaseError
+from proxy.core.inflight import InFlight, Lease
 from proxy.core.words import UpstreamName
 from proxy.core.work import Work
+from proxy.errors import LeaseError
 
 SPEC, BASE = UpstreamName.SPEC, UpstreamName.BASE
 

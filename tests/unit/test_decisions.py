@@ -3,12 +3,12 @@
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx2
 import pytest
+from msgspec.structs import replace
 
 from proxy.control.admin import build_admin
 from proxy.control.decisions import KEPT, DecisionLine, DecisionList, Decisions

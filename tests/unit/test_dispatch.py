@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 import pytest
 
 from proxy.core.identity import Identity
-from proxy.core.inflight import LeaseError
 from proxy.core.places import Evidence, Place, Settings
 from proxy.core.route import Need
 from proxy.core.words import (
@@ -17,7 +16,7 @@ from proxy.core.words import (
     SwitchReason,
     UpstreamName,
 )
-from proxy.errors import QueueTimeout
+from proxy.errors import LeaseError, QueueTimeout
 from tests.harness.pair import (
     BASE,
     IDENTITIES,

@@ -32,8 +32,8 @@ from proxy.data.events import (
     Send,
     SendHead,
 )
-from proxy.data.exchange import Exchange, IllegalEvent, State
-from proxy.errors import BodyTooLarge, Overloaded
+from proxy.data.exchange import TRANSITIONS, State
+from proxy.errors import BodyTooLarge, IllegalEvent, Overloaded
 from tests.harness.talk import (
     ABANDONED,
     AT_BASE,
@@ -652,10 +652,10 @@ def test_what_a_state_does_not_expect_is_a_fault(state: State, event: Event) -> 
 
 def test_the_table_is_whole() -> None:
     """Every state has its row, and every event is expected somewhere."""
-    assert set(Exchange.TRANSITIONS) == set(State)
-    assert {state: set(row) for state, row in Exchange.TRANSITIONS.items()} == {
+    assert set(TRANSITIONS) == set(State)
+    assert {state: set(row) for state, row in TRANSITIONS.items()} == {
         state: legal for state, (_, legal) in LEGAL.items()
     }
-    assert {event for row in Exchange.TRANSITIONS.values() for event in row} == {
+    assert {event for row in TRANSITIONS.values() for event in row} == {
         type(event) for event in EVENTS
     }

@@ -2,9 +2,10 @@
 
 import pytest
 
-from proxy.core.inflight import InFlight, LeaseError
+from proxy.core.inflight import InFlight
 from proxy.core.words import UpstreamName
 from proxy.core.work import Work
+from proxy.errors import LeaseError
 
 SPEC, BASE = UpstreamName.SPEC, UpstreamName.BASE
 
