@@ -20,8 +20,9 @@ from proxy.calibrated import calibration_of, tell_of
 from proxy.config import Config
 from proxy.control.admin import AdminServer, build_admin
 from proxy.control.decisions import Decisions
+from proxy.control.gauges import Sources
 from proxy.control.log import BufferedLog, LogFormat, LogObserver
-from proxy.control.metrics import Metrics, Sources
+from proxy.control.metrics import Metrics
 from proxy.control.observers import Observers
 from proxy.control.state import Facts, Known, Pair
 from proxy.core.dispatch import CONFIGURED, Dispatcher
@@ -69,7 +70,7 @@ class App:
         self._reloading = asyncio.Lock()
         self.metrics = Metrics(__version__)
         self.decisions = Decisions(clock=clock, wall=wall, running=self._running)
-        self._observer = Observers(self.metrics, LogObserver(), self.decisions)
+        self._observer = Observers(self.metrics, LogObserver(log), self.decisions)
         self.calibration = calibration_of(config)
         settings = wiring.settings_of(config, self.calibration)
         self.dispatcher = Dispatcher(settings, self._observer, now=now)

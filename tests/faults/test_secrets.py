@@ -226,7 +226,7 @@ async def test_no_lost_engine_tells_a_secret(tmp_path: Path) -> None:
         assert got.status in {502, 503}
         it.seen["answer: nobody there"] = str(got).encode()
         said = it.it.log.read_text
-        await until(lambda: said().count('"health": "ejected"') == 2, "both are ejected")
+        await until(lambda: said().count('"health":"ejected"') == 2, "both are ejected")
         await it.own("no upstream", asking(), 503)
         for upstream in (it.spec, it.base):
             assert upstream.info is not None
@@ -327,7 +327,7 @@ async def _to_the_end(client: RawClient) -> bytes:
         ("proxy.data.relay", "engine_head"),
         ("proxy.data.upstream", "EngineConnection.send"),
         ("proxy.data.relay", "client_head"),
-        ("proxy.control.log", "_told"),
+        ("proxy.control.log", "_line_of"),
     ],
 )
 async def test_no_traceback_tells_a_secret(module: str, target: str, tmp_path: Path) -> None:

@@ -3,11 +3,13 @@
 import json
 import logging
 import os
+import re
 import socket
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
+from msgspec.structs import replace
 
 from proxy.control.log import BufferedLog, LogFormat, LogObserver, json_line, logging_to, text_line
 from proxy.core.modes import Switch
@@ -402,3 +404,76 @@ def test_lines_gather() -> None:
 
     assert sum(sizes) == 200
     assert len(sizes) <= 3
+
+
+# The short way of a request's line -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        RECORD,
+        Record(request_id=None, endpoint="other", method="", status=400, code="bad_request"),
+        Record(request_id="f", endpoint="/generate", method="POST", outcome=Outcome.FAILED),
+        replace(RECORD, waited_seconds=1 / 3, stream=False, output_tokens=0, status=None),
+        replace(RECORD, key_name="zo\u00eb"),
+        replace(RECORD, code="\u65e5\u672c"),
+    ],
+)
+def test_both_ways_say_the_same(
+    record: Record, pipe: Pipe, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Byte for byte but for the time, in ASCII, and the time is of the same form."""
+    caplog.set_level(logging.INFO, "proxy")
+    with logging_to(pipe.writer, form=LogFormat.JSON) as log:
+        LogObserver(log).ended(record)
+        LogObserver().ended(record)
+        one, other = pipe.read_lines(2)
+
+    assert json.loads(one)["time"][:16] <= json.loads(other)["time"][:16]
+    assert re.sub(rb'"time":"[-\d:.T]{23}\+00:00"', b"T", one) == re.sub(
+        rb'"time":"[-\d:.T]{23}\+00:00"', b"T", other
+    )
+    assert one.isascii()
+
+
+def test_the_short_way_is_no_way_around_the_level(
+    pipe: Pipe, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is logged is the level's business, whichever way it takes."""
+    caplog.set_level(logging.WARNING, "proxy")
+    log = BufferedLog(pipe.writer, as_json=True)
+    LogObserver(log).ended(RECORD)
+    LogObserver(log).ended(replace(RECORD, outcome=Outcome.FAILED))
+
+    (line,) = pipe.read_lines(1)
+    log.close()
+
+    assert json.loads(line)["level"] == "warning"
+    assert not caplog.records
+
+
+def test_text_is_made_by_logging(pipe: Pipe, caplog: pytest.LogCaptureFixture) -> None:
+    """There is one place that knows how a line for people looks."""
+    caplog.set_level(logging.INFO, "proxy")
+    log = BufferedLog(pipe.writer, as_json=False)
+    LogObserver(log).ended(RECORD)
+    log.close()
+
+    assert told(caplog)[2]["request_id"] == "r1"
+
+
+def test_what_finds_no_room_is_counted(pipe: Pipe, caplog: pytest.LogCaptureFixture) -> None:
+    """A full buffer, or one that is closed, drops a request's line as any other."""
+    caplog.set_level(logging.INFO, "proxy")
+    log = BufferedLog(pipe.writer, as_json=True, capacity=1)
+    log.handle(entry("x" * 200_000))  # more than a pipe holds
+    assert os.read(pipe.reader, 1)  # the writer has taken it, and is stuck
+    for _ in range(3):
+        LogObserver(log).ended(RECORD)
+
+    assert log.dropped == 2
+    pipe.read_lines(2)
+    log.close()
+    LogObserver(log).ended(RECORD)
+    assert log.dropped == 3

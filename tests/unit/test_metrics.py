@@ -7,7 +7,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from proxy.control.engine import Findings, Load, Reading
-from proxy.control.metrics import Metrics, Sources
+from proxy.control.gauges import Sources
+from proxy.control.metrics import Metrics
 from proxy.core.dispatch import Dispatcher
 from proxy.core.eligibility import Eligibility, Verdict
 from proxy.core.endpoints import ENDPOINTS

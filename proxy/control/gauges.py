@@ -1,0 +1,162 @@
+"""What is read from the pair at a scrape: its state now, in gauges, and what it counts itself."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from proxy.control.engine import Findings
+from proxy.core.dispatch import Dispatcher
+from proxy.core.words import Control, Health, UpstreamName
+
+K = TypeVar("K", bound=str)
+
+PREFIX = "specswitch"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """Where to read, at a scrape, what the dispatcher does not know."""
+
+    open_requests: Callable[[], int]
+    """Requests started and not ended."""
+    connections: Callable[[UpstreamName], tuple[int, int]]
+    """How many an upstream has with a request on them, and how many without."""
+    findings: Callable[[], Mapping[UpstreamName, Findings]]
+    dropped_lines: Callable[[], int]
+
+
+class Gauges:
+    """Reads the pair when it is scraped."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        sources: Sources,
+        version: str,
+        clock: Callable[[], float],
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._sources = sources
+        self._version = version
+        self._clock = clock
+
+    def collect(self) -> Iterator[Metric]:
+        """Every family, from one moment."""
+        now = self._clock()
+        yield from self._requests()
+        yield from self._modes(now)
+        yield from self._upstreams()
+        yield from self._engines(now)
+        yield _gauge("build_info", "The version that runs.", "version", {self._version: 1})
+
+    def _requests(self) -> Iterator[Metric]:
+        dispatcher, sources = self._dispatcher, self._sources
+        yield _single("open_requests", "Requests that have not ended.", sources.open_requests())
+        yield _single("queue_depth", "Requests in the waiting room.", len(dispatcher.room))
+        yield CounterMetricFamily(
+            f"{PREFIX}_log_lines_dropped",
+            "Log lines not written.",
+            value=sources.dropped_lines(),
+        )
+
+    def _modes(self, now: float) -> Iterator[Metric]:
+        dispatcher = self._dispatcher
+        yield _state("mode", "Where new generation goes.", UpstreamName, dispatcher.mode)
+        wanted = dispatcher.controller.mode
+        yield _state("mode_wanted", "Where the controller would send it.", UpstreamName, wanted)
+        yield _state(
+            "control", "The operator's word.", Control, dispatcher.control, label="control"
+        )
+        seconds = {name: dispatcher.mode_seconds(name, now) for name in UpstreamName}
+        yield _counter("mode_seconds", "Time spent in each mode.", "mode", seconds)
+        yield CounterMetricFamily(
+            f"{PREFIX}_both_active_seconds",
+            "Time in which both upstreams had generation in flight.",
+            value=dispatcher.in_flight.both_active_seconds(now),
+        )
+        controller = dispatcher.controller
+        thresholds = controller.thresholds
+        yield _single("crossover_in_flight", "N*, in sequences.", thresholds.crossover)
+        yield _single(
+            "crossover_tokens_per_second", "λ*, in offered tokens.", thresholds.crossover_rate
+        )
+        offered = {"fast": controller.offered_fast(now), "slow": controller.offered_slow(now)}
+        if dispatcher.lengths.output_tokens is not None:
+            yield _gauge("offered_tokens_per_second", "Offered work.", "window", offered)
+        valid = int(thresholds.crossover is not None)
+        yield _single("calibration_valid", "1 where it is known when speculation pays.", valid)
+        drift = {name: watch.ratio for name, watch in dispatcher.drift.items()}
+        yield _gauge("drift_ratio", "Time per token now and when calibrated.", "upstream", drift)
+
+    def _upstreams(self) -> Iterator[Metric]:
+        dispatcher = self._dispatcher
+        in_flight = {name: dispatcher.in_flight.at(name) for name in UpstreamName}
+        yield _gauge("in_flight", "Sequences of generation in flight.", "upstream", in_flight)
+        healthy = {
+            name: int(dispatcher.upstream(name).health.state is not Health.EJECTED)
+            for name in UpstreamName
+        }
+        yield _gauge("upstream_healthy", "1 unless ejected.", "upstream", healthy)
+        connections = GaugeMetricFamily(
+            f"{PREFIX}_upstream_connections",
+            "Connections to an upstream.",
+            labels=["upstream", "state"],
+        )
+        for name in UpstreamName:
+            active, idle = self._sources.connections(name)
+            connections.add_metric([name, "active"], active)
+            connections.add_metric([name, "idle"], idle)
+        yield connections
+
+    def _engines(self, now: float) -> Iterator[Metric]:
+        readings = {
+            name: findings.reading
+            for name, findings in self._sources.findings().items()
+            if findings.reading is not None
+        }
+        loads = {name: reading.load for name, reading in readings.items() if reading.fresh(now)}
+        running = {name: load.running for name, load in loads.items()}
+        yield _gauge("engine_running", "Requests the engine decodes.", "upstream", running)
+        waiting = {name: load.waiting for name, load in loads.items()}
+        yield _gauge("engine_waiting", "Requests the engine queues.", "upstream", waiting)
+        usage = {name: load.token_usage for name, load in loads.items()}
+        yield _gauge("engine_token_usage", "Share of the KV cache in use.", "upstream", usage)
+        findings = self._sources.findings()
+        accepted = {name: findings[name].acceptance_length for name in loads}
+        yield _gauge(
+            "engine_acceptance_length", "Tokens of a verify round, lately.", "upstream", accepted
+        )
+        ages = {name: reading.age(now) for name, reading in readings.items()}
+        yield _gauge("engine_signal_age_seconds", "Age of these readings.", "upstream", ages)
+
+
+def _single(name: str, what: str, value: float | None) -> Metric:
+    family = GaugeMetricFamily(f"{PREFIX}_{name}", what)
+    if value is not None:
+        family.add_metric([], value)
+    return family
+
+
+def _gauge(name: str, what: str, label: str, values: Mapping[K, float | None]) -> Metric:
+    """A gauge with one label; what is unknown has no sample, which is how Prometheus says it."""
+    family = GaugeMetricFamily(f"{PREFIX}_{name}", what, labels=[label])
+    for key, value in values.items():
+        if value is not None:
+            family.add_metric([key], value)
+    return family
+
+
+def _counter(name: str, what: str, label: str, values: Mapping[K, float]) -> Metric:
+    family = CounterMetricFamily(f"{PREFIX}_{name}", what, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family
+
+
+def _state(
+    name: str, what: str, every: type[UpstreamName | Control], now: str, *, label: str = "mode"
+) -> Metric:
+    """A gauge that is 1 on the current value of a closed set, and 0 on the others."""
+    return _gauge(name, what, label, {each: float(each == now) for each in every})
