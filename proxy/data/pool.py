@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 
@@ -37,6 +38,8 @@ class Pool:
         """A set in the order in which they were put back."""
         self._active: set[EngineConnection] = set()
         self._connecting: set[asyncio.Task[None]] = set()
+        self._waiting: deque[Connecting] = deque()
+        """Those in the making whose requests would as well take one that comes free, in order."""
 
     @property
     def secure(self) -> bool:
@@ -61,7 +64,9 @@ class Pool:
     def obtain(self, sink: Sink, *, fresh: bool) -> EngineConnection | Connecting:
         """Return a kept connection, the one used last first, or start making one for `sink`.
 
-        A kept one is only used while the engine will hardly have closed it.
+        A kept one is only used while the engine will hardly have closed it. With `fresh` none that
+        has served before will do; else `sink` gets the one in the making or one that comes free
+        meanwhile, whichever is sooner: in a burst the loop has little time for making them.
         """
         oldest = self._clock() - self.idle_seconds
         while self._idle and not fresh:
@@ -75,17 +80,33 @@ class Pool:
         task = asyncio.get_running_loop().create_task(self._connect(connecting))
         connecting.started(task)
         self._connecting.add(task)
+        if not fresh:
+            self._waiting.append(connecting)
         task.add_done_callback(self._connecting.discard)
         return connecting
 
     def keep(self, engine: EngineConnection) -> None:
-        """Keep `engine` for the next request, if there can be one."""
+        """Give `engine` to a request that waits for a connection, else keep it for the next one."""
         if self._retired:
             engine.drop()
             return
+        if self._waiting:
+            if engine.restless:
+                engine.drop()
+                return
+            if (sink := self._first_waiting()) is not None:
+                self._active.add(engine)
+                tell(sink, lambda sink: sink.engine_connected(engine, reused=engine.served))
+                return
         self._active.discard(engine)
         engine.idle_since = self._clock()
         self._idle[engine] = None
+
+    def _first_waiting(self) -> Sink | None:
+        while self._waiting:
+            if (sink := self._waiting.popleft().take_sink()) is not None:
+                return sink
+        return None
 
     def forget(self, engine: EngineConnection) -> None:
         """`engine` is closed, or is about to be."""
@@ -113,13 +134,16 @@ class Pool:
             engine.drop()
 
     async def _connect(self, connecting: Connecting) -> None:
-        sink = connecting.sink
         try:
             engine = await self._open(connecting)
         except OSError as error:
-            tell(sink, partial(self._tell_failure, error))
-        else:
+            if (sink := connecting.take_sink()) is not None:
+                tell(sink, partial(self._tell_failure, error))
+            return
+        if (sink := connecting.take_sink()) is not None:
             tell(sink, partial(self._tell_connected, engine))
+        elif not engine.lost:
+            self.keep(engine)  # its request has had another one
 
     def _tell_failure(self, error: OSError, sink: Sink) -> None:
         if descriptors_ran_out(error):
@@ -135,7 +159,7 @@ class Pool:
             sink.engine_not_connected("it was closed as soon as it was made")
         else:
             self._active.add(engine)
-            sink.engine_connected(engine)
+            sink.engine_connected(engine, reused=False)
 
     async def _open(self, connecting: Connecting) -> EngineConnection:
         engine = connecting.engine = EngineConnection(self)

@@ -200,10 +200,10 @@ class Relay:
 
     # Sink
 
-    def engine_connected(self, engine: EngineConnection) -> None:
-        """A new connection."""
+    def engine_connected(self, engine: EngineConnection, *, reused: bool) -> None:
+        """The one made for it, or one that came free."""
         self._engine = engine
-        self._process(ev.Connected(reused=False))
+        self._process(ev.Connected(reused))
 
     def engine_not_connected(self, why: str) -> None:
         """None."""

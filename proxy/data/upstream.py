@@ -36,8 +36,8 @@ _CONTROLS = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 class Sink(Protocol):
     """Who a connection works for."""
 
-    def engine_connected(self, engine: "EngineConnection") -> None:
-        """A new connection is there; it is the sink's from now on."""
+    def engine_connected(self, engine: "EngineConnection", *, reused: bool) -> None:
+        """A connection is there; it is the sink's from now on. `reused` if it has served before."""
 
     def engine_not_connected(self, why: str) -> None:
         """There will be none."""
@@ -107,6 +107,7 @@ class EngineConnection(asyncio.Protocol):
         "_waiting",
         "_whole_chunks",
         "idle_since",
+        "served",
     )
 
     def __init__(self, pool: "Pool") -> None:
@@ -117,6 +118,8 @@ class EngineConnection(asyncio.Protocol):
         """Sees what has come and is not read."""
         self._sink: Sink | None = None
         self._paused = False
+        self.served = False
+        """Whether a request was ever sent over it."""
         self.idle_since = 0.0
         """Monotonic seconds; meaningful while it is kept."""
         self._reset()
@@ -162,6 +165,7 @@ class EngineConnection(asyncio.Protocol):
     def send(self, sink: Sink, head: bytes, body: bytes) -> None:
         """Send a request for `sink`."""
         self._reset()
+        self.served = True
         self._sink = sink
         transport = self._open_transport()
         self._sent_bytes = len(body)
@@ -343,10 +347,10 @@ class EngineConnection(asyncio.Protocol):
 class Connecting:
     """A connection in the making, for `sink`."""
 
-    __slots__ = ("_task", "engine", "sink")
+    __slots__ = ("_sink", "_task", "engine")
 
     def __init__(self, sink: Sink) -> None:
-        self.sink = sink
+        self._sink: Sink | None = sink
         self.engine: EngineConnection | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -355,8 +359,14 @@ class Connecting:
         self._task = task
         task.add_done_callback(self._ended)
 
+    def take_sink(self) -> Sink | None:
+        """Whom to tell what came of it; None if somebody has been told, or it was given up."""
+        sink, self._sink = self._sink, None
+        return sink
+
     def drop(self) -> None:
         """Give it up; the sink hears no more of it."""
+        self._sink = None
         assert self._task is not None  # noqa: S101 - who could drop it has it from `obtain`
         self._task.cancel()
         if self.engine is not None:

@@ -1,6 +1,7 @@
 """Connections that do not come about: an address that takes none, a client that leaves."""
 
 import asyncio
+import select
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -95,9 +96,10 @@ class Hearer:
         self.heard: list[str] = []
         self.flushed = asyncio.Event()
 
-    def engine_connected(self, engine: EngineConnection) -> None:
+    def engine_connected(self, engine: EngineConnection, *, reused: bool) -> None:
         """Keep it."""
-        self.heard.append(f"connected {engine}")
+        del engine
+        self.heard.append(f"connected, {'reused' if reused else 'new'}")
 
     def engine_not_connected(self, why: str) -> None:
         """Keep it."""
@@ -192,3 +194,113 @@ async def test_a_kept_connection_that_ends(*, speaks: bool) -> None:
     else:
         engine.connection_lost(None)
     assert pool.idle == 0
+
+
+class SlowPool(OddPool):
+    """One that makes connections when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.go = asyncio.Event()
+        self.fails = False
+
+    async def _open(self, connecting: Connecting) -> EngineConnection:
+        await self.go.wait()
+        if self.fails:
+            raise ConnectionRefusedError("nobody")
+        return used(self, connecting)
+
+
+def used(pool: Pool, connecting: Connecting | None = None) -> EngineConnection:
+    """A connection of `pool` that is open."""
+    engine = EngineConnection(pool)
+    if connecting is not None:
+        connecting.engine = engine
+    engine.connection_made(FakeTransport())
+    return engine
+
+
+async def test_one_that_comes_free_is_sooner() -> None:
+    """The request that has waited longest gets it; the one made for it is kept for the next."""
+    first, second, pool = Hearer(), Hearer(), SlowPool()
+    for sink in (first, second):
+        pool.obtain(sink, fresh=False)
+
+    engine = used(pool)
+    engine.served = True
+    engine.keep()
+    assert (first.heard, second.heard) == (["connected, reused"], [])
+    assert (pool.active, pool.idle) == (1, 0)
+
+    pool.go.set()
+    await second.flushed.wait()
+    await until(lambda: pool.idle == 1, "the one that nobody waits for is kept")
+    assert first.heard == ["connected, reused"]
+    assert second.heard == ["connected, new"]
+
+
+async def test_one_made_for_nobody_goes_to_whoever_waits() -> None:
+    """Its own request has had another; the next in line has not."""
+    first, second, pool = Hearer(), Hearer(), SlowPool()
+    pool.obtain(first, fresh=False)
+    used(pool).keep()
+    pool.obtain(second, fresh=False)
+    pool.go.set()
+    await second.flushed.wait()
+
+    assert len(second.heard) == 1
+    assert pool.active == 2
+
+
+async def test_who_wants_a_fresh_one_gets_no_other() -> None:
+    """It replaces one that had been kept too long; another kept one could be the same."""
+    sink, pool = Hearer(), SlowPool()
+    pool.obtain(sink, fresh=True)
+    used(pool).keep()
+
+    assert sink.heard == []
+    assert pool.idle == 1
+    pool.go.set()
+    await sink.flushed.wait()
+    assert sink.heard == ["connected, new"]
+
+
+async def test_who_has_given_up_is_passed_over() -> None:
+    """What comes free then is kept."""
+    sink, pool = Hearer(), SlowPool()
+    connecting = pool.obtain(sink, fresh=False)
+    assert isinstance(connecting, Connecting)
+    connecting.drop()
+    used(pool).keep()
+
+    assert sink.heard == []
+    assert pool.idle == 1
+
+
+async def test_one_made_for_nobody_that_fails_is_nobodys_trouble() -> None:
+    """Its request has had another, and hears nothing of it."""
+    sink, pool = Hearer(), SlowPool()
+    pool.obtain(sink, fresh=False)
+    used(pool).keep()
+    pool.fails = True
+    pool.go.set()
+    await until(lambda: not pool._connecting, "it has ended")
+
+    assert sink.heard == ["connected, new"]
+
+
+async def test_one_that_speaks_out_of_turn_goes_to_nobody() -> None:
+    """What it says would pass for the answer to the next request."""
+    sink, pool = Hearer(), SlowPool()
+    pool.obtain(sink, fresh=False)
+    engine = used(pool)
+    near, far = socket.socketpair()
+    with near, far:
+        engine._waiting.register(near, select.POLLIN)
+        far.send(b"HTTP/1.1 408 Request Timeout\r\n\r\n")
+        engine.keep()
+
+    assert sink.heard == []
+    assert pool.idle == 0
+    pool.go.set()
+    await sink.flushed.wait()

@@ -138,3 +138,33 @@ async def test_its_port_is_free_afterwards(free: Free) -> None:
         made.close()
         with pytest.raises(ConnectionRefusedError):
             await RawClient.connect(port)
+
+
+async def test_those_behind_the_first_are_taken_with_it(listening: Listener) -> None:
+    """Of many that come at once nobody waits for as many turns of the loop as there are others."""
+    clients = [socket.create_connection(("127.0.0.1", listening.port)) for _ in range(60)]
+    turns = 0
+    while not all(_is_spoken_to(client) for client in clients):
+        turns += 1
+        await asyncio.sleep(0)
+    for client in clients:
+        client.close()
+
+    assert turns < len(clients) // 2
+
+
+def _is_spoken_to(client: socket.socket) -> bool:
+    client.setblocking(False)
+    try:
+        return client.recv(10, socket.MSG_PEEK) == b"here"
+    except BlockingIOError:
+        return False
+
+
+async def test_who_has_left_before_it_was_taken_is_nobody(listening: Listener) -> None:
+    """Its socket is closed, and nothing is said of it."""
+    gone = socket.socket()  # as one whose client has reset it: connected to nobody
+
+    await listening._open(gone)
+
+    assert gone.fileno() == -1
