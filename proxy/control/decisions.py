@@ -6,9 +6,9 @@ from datetime import datetime, timedelta
 
 from pydantic import BaseModel
 
-from proxy.core.modes import Switch
+from proxy.control.observers import Deaf
 from proxy.core.observer import Record
-from proxy.core.words import EjectionCause, Health, Outcome, RetryCause, UpstreamName
+from proxy.core.words import Outcome, UpstreamName
 
 KEPT = 1000
 """How many are kept: some 600 kB."""
@@ -39,11 +39,13 @@ class DecisionList(BaseModel):
     decisions: list[DecisionLine]
 
 
-class Decisions:
+class Decisions(Deaf):
     """An observer that keeps the last records of requests that were given a place.
 
     `running` gives the records so far of those that have one now: they are asked for when somebody
     looks, so that a request costs nothing for it. `clock` is monotonic, `wall` the time of day.
+    Both are read at a request's end and not when somebody looks: if the time of day is set
+    meanwhile, what was decided before stays where it was. The sum of the two can wait.
     """
 
     def __init__(
@@ -56,64 +58,36 @@ class Decisions:
         self._clock = clock
         self._wall = wall
         self._running = running
-        self._ended: deque[tuple[float, datetime, Record]] = deque(maxlen=KEPT)
+        self._ended: deque[tuple[float, float, datetime, Record]] = deque(maxlen=KEPT)
 
     def ended(self, record: Record) -> None:
         """Keep it, if it had a place."""
         if record.decided_at is not None:
-            self._ended.append((record.decided_at, self._day_of(record.decided_at), record))
+            self._ended.append((record.decided_at, self._clock(), self._wall(), record))
 
     def newest(self) -> DecisionList:
         """Of those that run and those that have ended, the last ones."""
+        now, day = self._clock(), self._wall()
         running = [
-            (record.decided_at, self._day_of(record.decided_at), record, None)
+            (record.decided_at, now, day, record, None)
             for record in self._running()
             if record.decided_at is not None
         ]
-        ended = [(at, day, record, record.outcome) for at, day, record in self._ended]
+        ended = [(at, then, date, r, r.outcome) for at, then, date, r in self._ended]
         # Stable: of two at the same moment, the one that was told last comes first.
         found = sorted((*running, *reversed(ended)), key=lambda each: each[0], reverse=True)
-        return DecisionList(decisions=[_line(day, r, o) for _, day, r, o in found[:KEPT]])
-
-    def _day_of(self, at: float) -> datetime:
-        """The time of day of a monotonic stamp, as the clocks stand to each other now."""
-        return self._wall() - timedelta(seconds=self._clock() - at)
-
-    # What else is told is of no interest here.
-
-    def started(self) -> None:
-        """Not yet decided."""
-
-    def decided(self, upstream: UpstreamName, reason: str) -> None:
-        """Whose request it is, `ended` and `running` say."""
-
-    def retried(self, cause: RetryCause) -> None:
-        """The second place is the one that is told."""
-
-    def switched(self, switch: Switch) -> None:
-        """The log has it."""
-
-    def wanted(self, switch: Switch) -> None:
-        """The log has it."""
-
-    def calibration_checked(self, faults: tuple[str, ...]) -> None:
-        """The state has it."""
-
-    def held(self, seconds: float) -> None:
-        """The log has it."""
-
-    def health_changed(
-        self, upstream: UpstreamName, health: Health, cause: EjectionCause | None, detail: str
-    ) -> None:
-        """The log has it."""
+        return DecisionList(decisions=[_line(*each) for each in found[:KEPT]])
 
 
-def _line(day: datetime, record: Record, outcome: Outcome | None) -> DecisionLine:
+def _line(
+    at: float, now: float, day: datetime, record: Record, outcome: Outcome | None
+) -> DecisionLine:
+    """The line of a decision made `at`, where `now` is the monotonic stamp of the time `day`."""
     assert record.upstream is not None  # noqa: S101 - who was decided has a place
     assert record.reason is not None  # noqa: S101 - and a place has these
     assert record.mode is not None  # noqa: S101
     return DecisionLine(
-        time=day,
+        time=day - timedelta(seconds=now - at),
         request_id=record.request_id,
         endpoint=record.endpoint,
         upstream=record.upstream,

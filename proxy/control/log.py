@@ -10,7 +10,8 @@ import json
 import logging
 import os
 import select
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from queue import Empty, SimpleQueue
@@ -18,9 +19,10 @@ from threading import Event, Thread
 
 import msgspec
 
+from proxy.control.observers import Deaf
 from proxy.core.modes import Switch
 from proxy.core.observer import Record
-from proxy.core.words import EjectionCause, Health, Outcome, RetryCause, UpstreamName
+from proxy.core.words import EjectionCause, Health, Outcome, UpstreamName
 
 CAPACITY = 10_000
 """Lines: about 5 MB, and some seconds of the busiest proxy."""
@@ -167,35 +169,53 @@ def text_line(record: logging.LogRecord) -> str:
     return "\n".join(lines) + "\n"
 
 
-class LogObserver:
+class TimeOfDay:
+    """The time of day as a line tells it; one text for all lines of a millisecond.
+
+    `clock` tells the nanoseconds since 1970. To write a time out costs as much as all the rest of a
+    request's line.
+    """
+
+    __slots__ = ("_at", "_clock", "_text")
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self._clock = clock
+        self._at = -1
+        self._text = ""
+
+    def now(self) -> str:
+        """ISO 8601, UTC, with milliseconds."""
+        at = self._clock() // 1_000_000
+        if at != self._at:
+            self._at = at
+            self._text = _iso(at / 1000)
+        return self._text
+
+
+class LogObserver(Deaf):
     """Tells the log of requests, one line at the end of each, and of changes in the pair.
 
     A request's line in JSON goes to `log` by the short way: the records, searches and locks of
     `logging` cost more than all the rest of the request.
     """
 
-    def __init__(self, log: BufferedLog | None = None) -> None:
+    def __init__(
+        self, log: BufferedLog | None = None, clock: Callable[[], int] = time.time_ns
+    ) -> None:
         self._log = log
+        self._time = TimeOfDay(clock)
         self._requests = logging.getLogger("proxy.requests")
         self._pair = logging.getLogger("proxy.pair")
 
-    def started(self) -> None:
-        """Said with the end."""
-
-    def decided(self, upstream: UpstreamName, reason: str) -> None:
-        """Said with the end."""
-
-    def retried(self, cause: RetryCause) -> None:
-        """Said with the end."""
-
     def ended(self, record: Record) -> None:
-        """One line for the request."""
+        """One line for the request; it says also what came before its end."""
         level = logging.WARNING if record.outcome is Outcome.FAILED else logging.INFO
         if not self._requests.isEnabledFor(level):
             return
         log = self._log
-        if log is not None and log.as_json and _is_ascii(record):
-            log.put(_encoded(record, level))
+        if log is not None and log.as_json and _is_plain(record):
+            name = "info" if level == logging.INFO else "warning"
+            log.put(_LINE.encode(_line_of(record, self._time.now(), name)) + b"\n")
         else:
             self._requests.log(level, "request", extra={"fields": _told(record)})
 
@@ -295,22 +315,20 @@ def _line_of(record: Record, at: str | None, level: str | None) -> RequestLine:
     )
 
 
-def _encoded(record: Record, level: int) -> bytes:
-    at = datetime.now(UTC).isoformat(timespec="milliseconds")
-    name = "info" if level == logging.INFO else "warning"
-    return _LINE.encode(_line_of(record, at, name)) + b"\n"
-
-
 def _told(record: Record) -> dict[str, object]:
     """The same for a line that `logging` makes."""
     line = msgspec.structs.asdict(_line_of(record, None, None))
     return {name: value for name, value in line.items() if value is not None}
 
 
-def _is_ascii(record: Record) -> bool:
-    """Whether the words that are not ours are ASCII, as every line is: the rest is by itself."""
+def _is_plain(record: Record) -> bool:
+    """Whether the words that are not ours can stand in a line as they are: the rest always can."""
     key_name, code = record.key_name, record.code
-    return (key_name is None or key_name.isascii()) and (code is None or code.isascii())
+    return (key_name is None or _is_word(key_name)) and (code is None or _is_word(code))
+
+
+def _is_word(text: str) -> bool:
+    return text.isascii() and text.isprintable()
 
 
 def _of_switch(switch: Switch) -> dict[str, object]:
@@ -322,7 +340,11 @@ def _rounded(seconds: float | None) -> float | None:
 
 
 def _time(record: logging.LogRecord) -> str:
-    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+    return _iso(record.created)
+
+
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
 def _message(record: logging.LogRecord) -> str:

@@ -5,31 +5,74 @@ from proxy.core.observer import Observer, Record
 from proxy.core.words import EjectionCause, Health, RetryCause, UpstreamName
 
 
+class Deaf:
+    """An observer that hears nothing; who listens to some things only adds these to it."""
+
+    def started(self) -> None:
+        """Not heard."""
+
+    def decided(self, upstream: UpstreamName, reason: str) -> None:
+        """Not heard."""
+
+    def retried(self, cause: RetryCause) -> None:
+        """Not heard."""
+
+    def ended(self, record: Record) -> None:
+        """Not heard."""
+
+    def switched(self, switch: Switch) -> None:
+        """Not heard."""
+
+    def wanted(self, switch: Switch) -> None:
+        """Not heard."""
+
+    def calibration_checked(self, faults: tuple[str, ...]) -> None:
+        """Not heard."""
+
+    def held(self, seconds: float) -> None:
+        """Not heard."""
+
+    def health_changed(
+        self, upstream: UpstreamName, health: Health, cause: EjectionCause | None, detail: str
+    ) -> None:
+        """Not heard."""
+
+
 class Observers:
-    """Tells each of `observers` what it is told, in their order."""
+    """Tells each of `observers` what it is told, in their order.
+
+    What is told of each request goes only to those who hear it.
+    """
 
     def __init__(self, *observers: Observer) -> None:
         self._observers = observers
+        self._started = tuple(
+            each.started for each in observers if type(each).started is not Deaf.started
+        )
+        self._decided = tuple(
+            each.decided for each in observers if type(each).decided is not Deaf.decided
+        )
+        self._ended = tuple(each.ended for each in observers if type(each).ended is not Deaf.ended)
 
     def started(self) -> None:
-        """Tell all."""
-        for observer in self._observers:
-            observer.started()
+        """Tell all who hear it."""
+        for tell in self._started:
+            tell()
 
     def decided(self, upstream: UpstreamName, reason: str) -> None:
-        """Tell all."""
-        for observer in self._observers:
-            observer.decided(upstream, reason)
+        """Tell all who hear it."""
+        for tell in self._decided:
+            tell(upstream, reason)
+
+    def ended(self, record: Record) -> None:
+        """Tell all who hear it."""
+        for tell in self._ended:
+            tell(record)
 
     def retried(self, cause: RetryCause) -> None:
         """Tell all."""
         for observer in self._observers:
             observer.retried(cause)
-
-    def ended(self, record: Record) -> None:
-        """Tell all."""
-        for observer in self._observers:
-            observer.ended(record)
 
     def switched(self, switch: Switch) -> None:
         """Tell all."""

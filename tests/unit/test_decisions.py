@@ -52,10 +52,11 @@ class Scene:
 
 
 def test_a_decision_is_told_as_it_was_made() -> None:
-    """Every key, as JSON; the time is that of the decision, not of the end."""
+    """Every key, as JSON; the time is that of the decision, not of the end nor of the look."""
     scene = Scene()
     scene.now = 107.5
     scene.kept.ended(ENDED)
+    scene.now = 300.0
 
     assert scene.kept.newest().model_dump(mode="json") == {
         "decisions": [

@@ -6,14 +6,24 @@ import os
 import re
 import socket
 from collections.abc import Iterator
+from random import Random
 from typing import NamedTuple
 
 import pytest
 from msgspec.structs import replace
 
-from proxy.control.log import BufferedLog, LogFormat, LogObserver, json_line, logging_to, text_line
+from proxy.control.log import (
+    BufferedLog,
+    LogFormat,
+    LogObserver,
+    TimeOfDay,
+    json_line,
+    logging_to,
+    text_line,
+)
 from proxy.core.modes import Switch
 from proxy.core.observer import Observer, Record
+from proxy.core.route import REASONS
 from proxy.core.words import (
     EjectionCause,
     Health,
@@ -418,6 +428,10 @@ def test_lines_gather() -> None:
         replace(RECORD, waited_seconds=1 / 3, stream=False, output_tokens=0, status=None),
         replace(RECORD, key_name="zo\u00eb"),
         replace(RECORD, code="\u65e5\u672c"),
+        replace(RECORD, code=NASTY),
+        replace(RECORD, code="a\x7fb"),
+        replace(RECORD, code="a\x1f\nb"),
+        replace(RECORD, request_id='",\\"level":"error'),
     ],
 )
 def test_both_ways_say_the_same(
@@ -434,7 +448,97 @@ def test_both_ways_say_the_same(
     assert re.sub(rb'"time":"[-\d:.T]{23}\+00:00"', b"T", one) == re.sub(
         rb'"time":"[-\d:.T]{23}\+00:00"', b"T", other
     )
-    assert one.isascii()
+    assert one.decode("ascii").isprintable()
+
+
+def test_many_requests_are_told_as_logging_would(
+    pipe: Pipe, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Names, values and their order, whatever is known of a request and whatever is not."""
+    caplog.set_level(logging.INFO, "proxy")
+    with logging_to(pipe.writer, form=LogFormat.JSON) as log:
+        short, long = LogObserver(log), LogObserver()
+        for record in map(drawn, range(300)):
+            short.ended(record)
+            long.ended(record)
+        lines = [pairs(line) for line in pipe.read_lines(600)]
+
+    assert lines[::2] == lines[1::2]
+    assert all(len(line) >= 10 for line in lines)
+
+
+def pairs(line: bytes) -> list[tuple[str, object]]:
+    """Names and values as they stand in a line, its time left out."""
+    told: list[tuple[str, object]] = json.loads(line, object_pairs_hook=list)
+    return told[1:]
+
+
+def drawn(seed: int) -> Record:
+    """A record of which any part may be unknown."""
+    lot = Random(seed)
+
+    def seconds() -> float | None:
+        return lot.choice([None, 0.0, 1e-7, 5e-7, 1.25e-5, 12.0, lot.expovariate(1), 86400.123])
+
+    return Record(
+        request_id=lot.choice([None, "r1", '"\\', "!~"]),
+        endpoint=lot.choice(["/v1/chat/completions", "other"]),
+        method=lot.choice(["", "GET", "POST"]),
+        key_name=lot.choice([None, "alice", "a-b_c.9", "zo\u00eb"]),
+        upstream=lot.choice([None, *UpstreamName]),
+        reason=lot.choice([None, *REASONS]),
+        mode=lot.choice([None, *UpstreamName]),
+        outcome=lot.choice([*Outcome]),
+        status=lot.choice([None, 200, 503, 0]),
+        code=lot.choice([None, "429", "upstream_reset", "\u65e5", NASTY, ""]),
+        stream=lot.random() < 0.5,
+        sequences=lot.choice([0, 1, 128]),
+        attempts=lot.choice([0, 1, 2]),
+        waited_seconds=seconds(),
+        first_token_seconds=seconds(),
+        duration_seconds=seconds() or 0.0,
+        output_tokens=lot.choice([None, 0, 1, 10**9]),
+        request_bytes=lot.choice([0, 10**8]),
+        response_bytes=lot.choice([0, 10**12]),
+    )
+
+
+def test_the_time_is_told_to_the_millisecond() -> None:
+    """Cut and not rounded, so that no line comes from the future; as `logging` tells it."""
+    stamps = [1_796_000_000_000_000_000 + add for add in (0, 999_999, 1_000_000, 999_999_999)]
+    ticks = iter([*stamps, 0])
+    time = TimeOfDay(lambda: next(ticks))
+
+    told = [time.now() for _ in range(5)]
+
+    assert told == [
+        "2026-11-30T00:53:20.000+00:00",
+        "2026-11-30T00:53:20.000+00:00",
+        "2026-11-30T00:53:20.001+00:00",
+        "2026-11-30T00:53:20.999+00:00",
+        "1970-01-01T00:00:00.000+00:00",
+    ]
+    assert all(
+        json.loads(json_line(logging.makeLogRecord({"created": stamp / 1e9})))["time"] == text
+        for stamp, text in zip(stamps[::2], told[::2], strict=False)
+    )
+
+
+def test_each_line_has_its_own_time(pipe: Pipe, caplog: pytest.LogCaptureFixture) -> None:
+    """That of its request's end; the first one is not told for ever."""
+    caplog.set_level(logging.INFO, "proxy")
+    log = BufferedLog(pipe.writer, as_json=True)
+    ticks = iter([0, 7_000_000, 60_000_000_000])
+    observer = LogObserver(log, clock=lambda: next(ticks))
+    for _ in range(3):
+        observer.ended(RECORD)
+    log.close()
+
+    assert [json.loads(line)["time"][14:23] for line in pipe.read_lines(3)] == [
+        "00:00.000",
+        "00:00.007",
+        "01:00.000",
+    ]
 
 
 def test_the_short_way_is_no_way_around_the_level(
@@ -451,6 +555,22 @@ def test_the_short_way_is_no_way_around_the_level(
 
     assert json.loads(line)["level"] == "warning"
     assert not caplog.records
+
+
+def test_a_reload_changes_the_next_line(pipe: Pipe) -> None:
+    """Form and level are asked for at each line, also on the short way."""
+    with logging_to(pipe.writer, form=LogFormat.JSON) as log:
+        observer = LogObserver(log)
+        observer.ended(RECORD)
+        log.set_to(LogFormat.TEXT, "info")
+        observer.ended(RECORD)
+        log.set_to(LogFormat.JSON, "warning")
+        observer.ended(RECORD)
+        log.set_to(LogFormat.JSON, "info")
+        observer.ended(RECORD)
+
+    first = [line[:1] for line in pipe.read_lines(3)]
+    assert first == [b"{", b"2", b"{"]
 
 
 def test_text_is_made_by_logging(pipe: Pipe, caplog: pytest.LogCaptureFixture) -> None:

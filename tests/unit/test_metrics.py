@@ -2,8 +2,16 @@
 
 from dataclasses import replace
 from math import inf, isnan
+from random import Random
 
 import pytest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.parser import text_string_to_metric_families
 
 from proxy.control.engine import Findings, Load, Reading
@@ -281,6 +289,53 @@ def test_decisions_retries_switches_and_ejections_are_counted() -> None:
     assert samples['ejections_total{cause="probe",upstream="spec"}'] == 1
     assert sum(v for k, v in samples.items() if k.startswith("ejections_total")) == 1
     assert samples["loop_lag_seconds_sum"] == 0.003
+
+
+def test_it_counts_as_the_library_would() -> None:
+    """Byte for byte its own text of the same story: bounds, sums, late series and their order."""
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # the library has no type here
+    metrics, theirs = Metrics("1"), CollectorRegistry()
+    codes = [("spec", code) for code in (200, 400, 404, 413, 429, 500, 503)]
+    responses = Counter(
+        "specswitch_responses",
+        "Statuses sent to clients that stayed.",
+        ("upstream", "code"),
+        registry=theirs,
+    )
+    durations = Histogram(
+        "specswitch_request_duration_seconds",
+        "From the first byte of a request to its end.",
+        ("upstream",),
+        buckets=bounds_of(metrics, "specswitch_request_duration_seconds"),
+        registry=theirs,
+    )
+    for _, code in codes:
+        responses.labels("spec", code)
+    lot = Random(1)
+    for _ in range(400):
+        record = ended(status=lot.choice([200, 503, 302, 299, 999]))
+        record.duration_seconds = lot.choice([0.0, 0.1, 0.25, 3600.0, 1e6, lot.expovariate(0.1)])
+        metrics.ended(record)
+        responses.labels("spec", "other" if record.status == 999 else record.status).inc()
+        durations.labels("spec").observe(record.duration_seconds)
+
+    for name in ("specswitch_responses_total", "specswitch_request_duration_seconds"):
+        ours = lines_of(metrics.render()[0], name)
+        assert ours == lines_of(generate_latest(theirs), name)
+        assert len(ours) > 10
+
+
+def bounds_of(metrics: Metrics, name: str) -> list[float]:
+    """The buckets of a histogram."""
+    (family,) = [each for each in metrics.collect() if each.name == name]
+    bounds = [sample.labels.get("le") for sample in family.samples]
+    return sorted({float(bound) for bound in bounds if bound is not None})
+
+
+def lines_of(text: bytes, name: str) -> list[bytes]:
+    """What a scrape says of a family at spec."""
+    lines = [line for line in text.splitlines() if name.encode() in line]
+    return [line for line in lines if line.startswith(b"#") or b'upstream="spec"' in line]
 
 
 # Reading ---------------------------------------------------------------------------------------

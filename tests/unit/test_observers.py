@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from proxy.control.observers import Observers
+from proxy.control.observers import Deaf, Observers
 from proxy.core.modes import Switch
-from proxy.core.observer import Record
+from proxy.core.observer import Observer, Record
 from proxy.core.words import EjectionCause, Health, RetryCause, SwitchReason, UpstreamName
 
 SWITCH = Switch(UpstreamName.BASE, SwitchReason.IN_FLIGHT, 1.0, 4)
@@ -89,3 +89,49 @@ def test_all_are_told_everything_in_order() -> None:
 def test_nobody_may_listen() -> None:
     """Without listeners telling is nothing."""
     Observers().started()
+
+
+class Partly(Deaf):
+    """Hears of two things."""
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+
+    def ended(self, record: Record) -> None:
+        """Keep it."""
+        self.told.append(record)
+
+    def held(self, seconds: float) -> None:
+        """Keep it."""
+        self.told.append(seconds)
+
+
+def tell_all(observer: Observer) -> None:
+    """Tell everything that there is to tell, once."""
+    observer.started()
+    observer.decided(UpstreamName.SPEC, "mode")
+    observer.retried(RetryCause.CONNECT)
+    observer.switched(SWITCH)
+    observer.wanted(SWITCH)
+    observer.health_changed(UpstreamName.SPEC, Health.HEALTHY, None, "")
+    observer.calibration_checked(())
+    observer.held(60.0)
+    observer.ended(RECORD)
+
+
+def test_who_hears_some_things_hears_those() -> None:
+    """The others of the row hear the rest, whatever their neighbours are deaf to."""
+    told: list[tuple[object, ...]] = []
+    partly = Partly()
+
+    tell_all(Observers(Deaf(), partly, Listener("a", told)))
+
+    assert partly.told == [60.0, RECORD]
+    assert len(told) == 9
+
+
+def test_the_deaf_are_not_called_at_each_request() -> None:
+    """Three calls that do nothing would cost every request as much as its counts."""
+    all_of_it = Observers(Deaf(), Partly(), Listener("a", []))
+
+    assert [len(all_of_it._started), len(all_of_it._decided), len(all_of_it._ended)] == [1, 1, 2]
