@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(shell cat requirements/dev.lock pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick check lint types imports test engines engines-setup fuzz soak wheel compiled bench bench-smoke format lock clean
+.PHONY: help setup demo quick check lint types imports test engines engines-setup fuzz soak wheel compiled test-compiled bench bench-smoke format lock clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -66,6 +66,9 @@ compiled: $(STAMP)  ## the wheel with its hot modules compiled, in .compiled; ne
 	rm -rf .compiled
 	SPECSWITCH_COMPILE=1 $(BIN)/python -m build --wheel --no-isolation --outdir .compiled/dist
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target .compiled/site .compiled/dist/*.whl
+
+test-compiled: compiled  ## the faster tests once more, on the compiled wheel
+	PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/.compiled/site:$(CURDIR) $(BIN)/python -m pytest -q -o pythonpath= -m "not slow and not engines" tests/unit tests/properties tests/conformance tests/faults
 
 bench: $(STAMP)  ## specswitch beside its peers: every work, two and a half hours
 	$(BIN)/python -m bench.speed

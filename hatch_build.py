@@ -51,12 +51,9 @@ def _compiled(root: Path, config: dict[str, Any], folder: Path) -> list[Path]:
     from setuptools import Distribution  # noqa: PLC0415
     from setuptools.command.build_ext import build_ext  # noqa: PLC0415
 
-    left_out = set(config["interpreted"])
-    found = sorted(path for each in config["compiled"] for path in root.glob(each))
-    modules = [str(path.relative_to(root)) for path in found]
     os.chdir(root)  # mypy names modules by where they are
     extensions = mypycify(
-        [each for each in modules if each not in left_out],
+        list(config["compiled"]),
         opt_level="3",
         debug_level="0",
         target_dir=str(folder / "c"),

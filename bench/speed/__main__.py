@@ -19,7 +19,16 @@ from bench.speed.results import Results, Run, read, write_conditions, write_run
 from bench.speed.rounds import Turn, run_all, turns
 from bench.speed.stage import Stage
 from bench.speed.table import markdown
-from bench.speed.targets import CORE, TARGETS, Target, of_tree, versions
+from bench.speed.targets import (
+    CORE,
+    INTERPRETED,
+    TARGETS,
+    Target,
+    is_compiled,
+    is_stale,
+    of_tree,
+    versions,
+)
 from bench.speed.works import WORKS, Work
 
 DONE, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
@@ -37,6 +46,8 @@ def main() -> int:
         if asked.only_table:
             sys.stdout.write(markdown(read(asked.only_table)))
             return DONE
+        if is_compiled() and is_stale():
+            _say("the compiled specswitch is older than its sources; `make compiled` makes it anew")
         if asked.smoke:
             return smoke.check(asked.folder, _say)
         return _bench(asked)
@@ -70,7 +81,7 @@ def _arguments() -> argparse.Namespace:
         action="append",
         default=[],
         metavar="NAME=DIR",
-        help="a working tree of specswitch, as one more peer",
+        help="a folder with a specswitch in proxy/, as one more peer",
     )
     parser.add_argument(
         "--quick",
@@ -100,6 +111,8 @@ def _arguments() -> argparse.Namespace:
 
 def _tree(text: str) -> Target:
     name, _, folder = text.partition("=")
+    if name in TARGETS:
+        raise argparse.ArgumentTypeError(f"{text}: {name} is a peer already")
     if not (Path(folder) / "proxy" / "__main__.py").exists():
         raise argparse.ArgumentTypeError(f"{text}: NAME=DIR, and DIR has a specswitch in proxy/")
     return of_tree(name, Path(folder).resolve())
@@ -132,9 +145,8 @@ def _works(asked: argparse.Namespace) -> list[Work]:
 
 def _there(asked: argparse.Namespace) -> list[Target]:
     """The targets that are wanted and that can be had; who cannot is said."""
-    wanted = asked.peers or (CORE if asked.quick else tuple(TARGETS))
     there = []
-    for name in wanted:
+    for name in asked.peers or _usual(quick=asked.quick):
         try:
             if name in PINS or name in DEBIAN:
                 if not program(asked.folder, name).exists():
@@ -144,6 +156,16 @@ def _there(asked: argparse.Namespace) -> list[Target]:
         except PeerMissingError as error:
             _say(f"left out: {error}")
     return there
+
+
+def _usual(*, quick: bool) -> Sequence[str]:
+    """The names of those that are measured where nobody is named."""
+    if quick:
+        return CORE
+    if is_compiled():
+        return list(TARGETS)
+    _say(f"left out: {INTERPRETED}; without `make compiled` specswitch itself is that")
+    return [name for name in TARGETS if name != INTERPRETED]
 
 
 def _run(todo: Sequence[Turn], out: Path, conditions: dict[str, object], peers: Path) -> list[Run]:

@@ -11,7 +11,7 @@ from bench.speed.errors import BenchError
 from bench.speed.measuring import measure
 from bench.speed.results import Run
 from bench.speed.stage import Stage
-from bench.speed.targets import CORE, Target
+from bench.speed.targets import CORE, TARGETS, Target
 from bench.speed.works import Work
 
 DISTURBED: Final = 0.15
@@ -42,7 +42,7 @@ def turns(
 ) -> Iterator[Turn]:
     """All of them: a group's rounds one after the other, forward and backward by turns.
 
-    `thin`: those that are not of the core take part in each fifth round only.
+    `thin`: of `TARGETS` those that are not of the core take part in each fifth round only.
     """
     for group in _groups(works):
         for number in range(rounds):
@@ -51,9 +51,14 @@ def turns(
                 for work in group
                 for target in targets
                 if number < (work.most_rounds or rounds) and takes_part(work, target)
-                if not thin or number % CONTEXT_EVERY == 0 or (target.like or target.name) in CORE
+                if not thin or number % CONTEXT_EVERY == 0 or _in_every_round(target)
             ]
             yield from reversed(there) if number % 2 else there
+
+
+def _in_every_round(target: Target) -> bool:
+    """The core, and trees: who names one wants to compare it."""
+    return target.name in CORE or target.name not in TARGETS
 
 
 def _groups(works: Sequence[Work]) -> list[list[Work]]:

@@ -10,6 +10,9 @@ its log, JSON, to a file. What is set beside the addresses:
                            one, both servers are used, and the mode changes as it does in service
     auth.api_keys          one key, which all clients of all peers send
     limits.max_in_flight   8,192 where 2,048 is the default: some works have 4,096 streams
+
+It is the compiled one, as it is shipped, where `make compiled` has made that, and otherwise this
+working tree as it is.
 """
 
 import os
@@ -18,6 +21,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from string import Template
 from typing import Final
@@ -31,7 +35,11 @@ REPOSITORY: Final = Path(__file__).parents[2]
 KEY: Final = "sk-bench-0123456789abcdef"
 """What each client sends; no secret."""
 
+COMPILED: Final = REPOSITORY / ".compiled" / "site"
+"""Where `make compiled` puts it."""
+
 DIRECT, SPECSWITCH, SGLANG_ROUTER = "direct", "specswitch", "sglang-router"
+INTERPRETED: Final = "specswitch-interpreted"
 CROSSOVER: Final = 16
 MOST_IN_FLIGHT: Final = 8192
 
@@ -79,7 +87,20 @@ class Target:
     """The target whose works it does; None for its own."""
 
 
+def is_compiled() -> bool:
+    """Whether there is a compiled specswitch to be measured."""
+    return (COMPILED / "proxy").is_dir()
+
+
+def is_stale() -> bool:
+    """Whether the compiled one is older than a source of this working tree."""
+    made = COMPILED.stat().st_mtime
+    return any(path.stat().st_mtime > made for path in (REPOSITORY / "proxy").rglob("*.py"))
+
+
 def _specswitch(site: Site, tree: Path | None = None) -> Command:
+    if tree is None:
+        tree = COMPILED if is_compiled() else REPOSITORY
     spec, base = site.urls
     words = [sys.executable, "-m", "proxy", "serve", "--spec-url", spec, "--base-url", base]
     words += ["--host", "127.0.0.1", "--port", str(site.port), "--admin-port", str(site.admin_port)]
@@ -87,16 +108,16 @@ def _specswitch(site: Site, tree: Path | None = None) -> Command:
     environment = {
         "SPECSWITCH_AUTH_API_KEYS": f"bench={KEY}",
         "SPECSWITCH_LIMITS_MAX_IN_FLIGHT": str(MOST_IN_FLIGHT),
-        "PYTHONPATH": str(tree or REPOSITORY),
+        "PYTHONPATH": str(tree),
     }
     return Command(words, environment)
 
 
 def of_tree(name: str, tree: Path) -> Target:
-    """The specswitch of another working tree, to be compared with this one."""
+    """The specswitch in the folder `tree`, to be compared with that of this one."""
     return Target(
         name,
-        lambda site: _specswitch(site, tree),
+        partial(_specswitch, tree=tree),
         metrics="/metrics",
         own_path="/livez",
         like=SPECSWITCH,
@@ -189,6 +210,7 @@ TARGETS: Final = {
     for target in (
         Target(DIRECT, None, own_path="/health"),
         Target(SPECSWITCH, _specswitch, metrics="/metrics", own_path="/livez"),
+        of_tree(INTERPRETED, REPOSITORY),
         Target(SGLANG_ROUTER, _router(SGLANG_ROUTER), metrics="/metrics", own_path="/liveness"),
         Target("nginx", _nginx),
         Target("haproxy", _haproxy),
@@ -206,7 +228,9 @@ CORE: Final = (DIRECT, SPECSWITCH, SGLANG_ROUTER)
 
 def versions(names: Sequence[str], peers: Path) -> dict[str, str]:
     """What each of `names` is, exactly."""
-    found = {SPECSWITCH: f"{__version__} at {_commit()}"}
+    form = "compiled" if is_compiled() else "interpreted"
+    old = " before its sources were last changed" if is_compiled() and is_stale() else ""
+    found = {SPECSWITCH: f"{__version__} at {_commit()}, {form}{old}"}
     for name in names:
         if name in PINS:
             found[name] = PINS[name].replace(f"{name}==", "")

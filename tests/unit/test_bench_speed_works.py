@@ -1,6 +1,7 @@
 """bench.speed: its works, targets and bounds fit one another, and its tools do what they say."""
 
 import http.client
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -8,13 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from bench.speed import leaving, loading, smoke
+from bench.speed import leaving, loading, smoke, targets
 from bench.speed.asking import get, serves
 from bench.speed.columns import BESIDES, Beside, columns_of
 from bench.speed.processes import TOOLS, build, free_port, start, stop, wait_until
 from bench.speed.results import Run
 from bench.speed.smoke import BOUNDS, SHORTER, faults, judged
-from bench.speed.targets import CONFIGURATIONS, CORE, TARGETS, Site, Target
+from bench.speed.targets import (
+    CONFIGURATIONS,
+    CORE,
+    INTERPRETED,
+    REPOSITORY,
+    TARGETS,
+    Site,
+    Target,
+)
 from bench.speed.works import FLAT_PER_SECOND, WORKS, Kind, Work
 from proxy.control import engine
 from proxy.core.identity import mismatches
@@ -107,6 +116,42 @@ def test_specswitch_runs_as_it_comes(tmp_path: Path) -> None:
     environment = {name for name in command(site).environment if name.startswith("SPECSWITCH_")}
 
     assert environment == {"SPECSWITCH_AUTH_API_KEYS", "SPECSWITCH_LIMITS_MAX_IN_FLIGHT"}
+
+
+def path_of(name: str, folder: Path) -> str:
+    """Where the target `name` looks for specswitch."""
+    site = Site(folder=folder, peers=folder, port=1, admin_port=2, spec_port=3, base_port=4)
+    command = TARGETS[name].command
+    assert command is not None
+    return command(site).environment["PYTHONPATH"]
+
+
+def test_specswitch_is_the_compiled_one_where_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the working tree, which the interpreted one is in either case."""
+    monkeypatch.setattr(targets, "COMPILED", tmp_path)
+    before = path_of(SPECSWITCH, tmp_path)
+    (tmp_path / "proxy").mkdir()
+    after = path_of(SPECSWITCH, tmp_path)
+
+    assert (before, after) == (str(REPOSITORY), str(tmp_path))
+    assert path_of(INTERPRETED, tmp_path) == str(REPOSITORY)
+
+
+@pytest.mark.parametrize("stale", [True, False])
+def test_a_compiled_specswitch_that_is_older_than_its_sources_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, stale: bool
+) -> None:
+    """Its figures would be taken for those of the working tree."""
+    (tmp_path / "proxy").mkdir()
+    os.utime(tmp_path, (0, 0) if stale else (2**32, 2**32))
+    monkeypatch.setattr(targets, "COMPILED", tmp_path)
+
+    found = targets.versions([], tmp_path)[SPECSWITCH]
+
+    assert "compiled" in found
+    assert ("before its sources" in found) == stale
 
 
 def test_the_core_is_there() -> None:

@@ -262,6 +262,7 @@ async def test_paused_engine_that_closes() -> None:
     assert b"reset by peer" in wire.client.written
 
 
+@pytest.mark.interpreted
 async def test_the_fault_of_one_who_waits_is_its_own() -> None:
     """A request that fails within us as it gets its place leaves the one that made room alone."""
     strays: list[dict[str, object]] = []
@@ -488,6 +489,7 @@ async def test_odd_status(status: bytes) -> None:
     assert b"502 Bad Gateway" in wire.client.written
 
 
+@pytest.mark.interpreted
 async def test_a_fault_of_ours_in_an_answer_ends_that_request() -> None:
     """What fails within us while an answer is passed does not leave its client waiting."""
     strays: list[dict[str, object]] = []

@@ -291,6 +291,21 @@ def test_decisions_retries_switches_and_ejections_are_counted() -> None:
     assert samples["loop_lag_seconds_sum"] == 0.003
 
 
+def test_holds_and_reloads_are_counted() -> None:
+    """A hold is a switch to base that was not made; a reload is told as it went."""
+    scene = Scene()
+    scene.metrics.held(60.0)
+    for ok in (True, False, False):
+        scene.metrics.reloaded(ok=ok)
+
+    samples = scene.scrape()
+
+    assert samples['mode_switches_total{reason="flap",to="base"}'] == 1
+    assert sum(v for k, v in samples.items() if k.startswith("mode_switches_total")) == 1
+    assert samples['config_reloads_total{result="ok"}'] == 1
+    assert samples['config_reloads_total{result="rejected"}'] == 2
+
+
 def test_it_counts_as_the_library_would() -> None:
     """Byte for byte its own text of the same story: bounds, sums, late series and their order."""
     disable_created_metrics()  # type: ignore[no-untyped-call]  # the library has no type here
