@@ -57,7 +57,7 @@ def moments(samples: Sequence[Sample], rule: Rule) -> Iterator[Moment]:
             fast.add(work, at)
             slow.add(work, at)
         elif sample.output_tokens:
-            lengths.used(sample.output_tokens, 1)
+            lengths.ended(sample.duration_seconds, sample.output_tokens, 1)
         yield Moment(at, arrival, in_flight, fast.value(at), slow.value(at))
 
 

@@ -8,7 +8,7 @@ controller, the waiting room and the operator's word; it knows nothing of socket
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from math import floor, inf
-from typing import TypeGuard
+from typing import Final, TypeGuard
 
 from proxy.core.drift import drifts
 from proxy.core.eligibility import SpecLimits, Verdict
@@ -16,7 +16,7 @@ from proxy.core.fingerprint import differences
 from proxy.core.identity import Identity, mismatches
 from proxy.core.inflight import InFlight, Lease
 from proxy.core.lengths import Lengths
-from proxy.core.modes import Controller, Load, Spec, Switch, Thresholds
+from proxy.core.modes import Controller, Switch, Thresholds
 from proxy.core.observer import Observer
 from proxy.core.places import UNTOLD, Answer, Evidence, Place, Settings, Ticket, Waiter
 from proxy.core.refusals import (
@@ -41,13 +41,13 @@ from proxy.core.words import (
 )
 from proxy.errors import Draining, Refusal
 
-SPEC = UpstreamName.SPEC
-BASE = UpstreamName.BASE
+SPEC: Final = UpstreamName.SPEC
+BASE: Final = UpstreamName.BASE
 
-_NOBODY = (0, 0.0)
-"""Nobody arrives."""
+_GOOD: Final = Evidence.GOOD
+_PROBATION: Final = Health.PROBATION
 
-CONFIGURED = "configuration"
+CONFIGURED: Final = "configuration"
 """Who has set the control, where no operator has."""
 
 
@@ -68,7 +68,6 @@ class Dispatcher:
         self.control = Control.AUTO
         self.control_set_by = CONFIGURED
         self.mode = BASE
-        self.mode_reason: SwitchReason = self.controller.reason
         self.draining = False
         self.adapters: frozenset[str] | None = None
         """Names of LoRA adapters; None while that of one of the two is not known."""
@@ -90,6 +89,19 @@ class Dispatcher:
         self._stopped = False
         self._held_until = -inf
         """Until when it was told last that the mode is held on base."""
+        self._by_count = False
+        """Whether the average of what is in flight decides, since λ* is unknown."""
+        self._pair = Pair(
+            spec=self.spec.view,
+            base=self.base.view,
+            base_in_maint=False,
+            control=self.control,
+            mode=self.controller.mode,
+            calibrated=False,
+            places=0,
+            spill=None,
+        )
+        self._look(now)
 
     def upstream(self, name: UpstreamName) -> Upstream:
         """The upstream called `name`."""
@@ -104,6 +116,11 @@ class Dispatcher:
         """Whether any upstream is in service."""
         return self.spec.in_service or self.base.in_service
 
+    @property
+    def mode_reason(self) -> SwitchReason:
+        """Why the mode is what it is."""
+        return self._wanted(self.controller.reason)[1]
+
     def mode_seconds(self, mode: UpstreamName, now: float) -> float:
         """Seconds spent in `mode` until `now`."""
         running = now - self._mode_since if mode is self.mode else 0.0
@@ -113,19 +130,29 @@ class Dispatcher:
 
     def arrive(self, need: Need, waiter: Waiter, now: float) -> Place | Ticket | Refusal:
         """A request is here, whole: give it a place, a stand in the waiting room, or a refusal."""
-        at_once = self._refuse_at_once(need)
-        if at_once is not None:
-            return at_once
-        if len(self.room) and self._step(_NOBODY, now):
+        weight = need.weight
+        if self.draining or weight > self.settings.max_in_flight:
+            return self._refuse_at_once(need)
+        if not self.room.empty and self._step(0, 0.0, now):
             self._offer(now)  # time alone has changed the mode, and those waiting come first
-        if need.weight:
-            self._step((need.weight, need.weight * (self.lengths.output_tokens or 0.0)), now)
+        if weight:
+            self._step(weight, weight * (self.lengths.output_tokens or 0.0), now)
         choice = self._choose(need)
+        # Who arrives while places are given out is asked in its turn.
+        if (
+            isinstance(choice, Decision)
+            and not self._offering
+            and (not self._awaited or _is_open(choice, need, self._awaited))
+        ):
+            return self._place(need, choice, now)
+        return self._wait(need, choice, waiter, now)
+
+    def _wait(
+        self, need: Need, choice: Decision | Wait | Never, waiter: Waiter, now: float
+    ) -> Ticket | Refusal:
+        """No place now: a stand in the waiting room, if it may wait."""
         if isinstance(choice, Never):
             return base_unusable(need, self._both)
-        # Who arrives while places are given out is asked in its turn.
-        if not self._offering and _is_open(choice, need, self._awaited):
-            return self._place(need, choice, now)
         why = choice.why if isinstance(choice, Wait) else Why.FULL
         refusal = self._refuse_to_wait(need, why, now)
         if refusal is not None:
@@ -149,7 +176,8 @@ class Dispatcher:
         shared = self.settings.thresholds.topology is Topology.SHARED
         if other is SPEC and (only_base or (shared and cause is RetryCause.REFUSAL)):
             return None
-        view = self.upstream(other).view(self.in_flight.at(other))
+        view = self.upstream(other).view
+        view.in_flight = self.in_flight.at(other)
         awaited = need.weight > 0 and other in self._awaited
         if not view.usable or awaited or not has_room(need, view):
             return None
@@ -182,11 +210,25 @@ class Dispatcher:
     def end(self, lease: Lease, evidence: Evidence, now: float, answer: Answer = UNTOLD) -> None:
         """A request is over: give its place back, learn from it, and give the place to another."""
         self.in_flight.give_back(lease, now)
-        if lease.weight and evidence is Evidence.GOOD:
-            self._learn_times(lease, answer, now)
-        self._level(now)
-        self._learn(lease, evidence, now)
-        self._after_change(now)
+        if self._by_count:
+            self.controller.level(self.in_flight.total, now)
+        good = evidence is _GOOD and lease.weight > 0
+        if good:
+            tokens, seconds_per_token = answer
+            self.lengths.ended(now - lease.at, tokens, lease.weight)
+            if seconds_per_token is not None:
+                self._watch_speed(lease, seconds_per_token, now)
+        if lease.trial or not good:
+            self._learn(lease, evidence, now)
+            self._after_change(now)
+            return
+        upstream = self.spec if lease.upstream is SPEC else self.base
+        if lease.work is upstream.work:
+            upstream.health.request_succeeded(trial=False)
+        if self.controller.ended(self.in_flight.total, now):
+            self._step(0, 0.0, now)
+        if not self.room.empty:
+            self._offer(now)
 
     def trial_speaks(self, lease: Lease, now: float) -> None:
         """The one request of a probation has brought a token: the others need not wait for its end.
@@ -387,45 +429,54 @@ class Dispatcher:
     # Within ------------------------------------------------------------------------------------
 
     def _choose(self, need: Need) -> Decision | Wait | Never:
-        counts = self.in_flight
         if need.avoid is not None and not self.upstream(need.avoid.other).in_service:
             need = need._replace(avoid=None)  # it is that one or none
-        return decide(
-            need,
-            Pair(
-                self.spec.view(counts.spec),
-                self.base.view(counts.base),
-                self.base.admin_state is AdminState.MAINT,
-                self.control,
-                self.controller.mode,
-                self.controller.crossover is not None,
-                self.settings.max_in_flight - counts.total,
-                _spill(self.controller.thresholds),
-            ),
-        )
+        pair, counts = self._pair, self.in_flight
+        pair.spec.in_flight = counts.spec
+        pair.base.in_flight = counts.base
+        pair.places = self.settings.max_in_flight - counts.total
+        pair.mode = self.controller.mode
+        return decide(need, pair)
+
+    def _look(self, now: float) -> None:
+        """Bring the picture in line with what was said of the servers, and by the operator.
+
+        What each request changes is not in it: see `_choose`.
+        """
+        pair, spec, base = self._pair, self.spec, self.base
+        spec.look()
+        base.look()
+        pair.spec, pair.base = spec.view, base.view
+        pair.base_in_maint = base.admin_state is AdminState.MAINT
+        pair.control = self.control
+        thresholds = self.controller.thresholds
+        pair.calibrated = thresholds.crossover is not None
+        pair.spill = _spill(thresholds)
+        self._by_count = thresholds.crossover_rate is None
+        self.controller.server(usable=spec.in_service, cap=spec.cap)
+        self._none_since = inf if self.usable else min(self._none_since, now)
+        self._base_gone_since = inf if base.in_service else min(self._base_gone_since, now)
 
     def _place(self, need: Need, decision: Decision, now: float) -> Place:
-        upstream = self.upstream(decision.upstream)
-        health = upstream.health
+        name, weight = decision.upstream, need.weight
+        upstream = self.spec if name is SPEC else self.base
         # What is no load proves nothing of generation: an engine whose scheduler is dead still
         # counts tokens.
-        trial = health.state is Health.PROBATION and need.weight > 0
+        trial = upstream.health.state is _PROBATION and weight > 0
         if trial:
-            health.trial_started()
-        lease = self.in_flight.take(
-            decision.upstream, need.weight, upstream.work, trial=trial, now=now
-        )
-        self._level(now)
-        self._observer.decided(decision.upstream, decision.reason)
+            upstream.health.trial_started()
+            upstream.look()
+        lease = self.in_flight.take(name, weight, upstream.work, trial=trial, now=now)
         in_flight = self.in_flight.total
-        return Place(decision.upstream, decision.reason, self.mode, lease, in_flight, now)
+        if self._by_count:
+            self.controller.level(in_flight, now)
+        self._observer.decided(name, decision.reason)
+        return Place(name, decision.reason, self.mode, lease, in_flight, now)
 
-    def _refuse_at_once(self, need: Need) -> Refusal | None:
+    def _refuse_at_once(self, need: Need) -> Refusal:
         if self.draining:
             return Draining("specswitch is shutting down")
-        if need.weight > self.settings.max_in_flight:
-            return too_heavy(need, self.settings)
-        return None
+        return too_heavy(need, self.settings)
 
     def _refuse_to_wait(self, need: Need, why: Why, now: float) -> Refusal | None:
         settings = self.settings
@@ -440,20 +491,9 @@ class Dispatcher:
             return room_full(len(self.room), self.in_flight, settings)
         return None
 
-    def _level(self, now: float) -> None:
-        """What is in flight has changed; only where λ* is unknown its average decides."""
-        if self.controller.thresholds.crossover_rate is None:
-            self.controller.level(self.in_flight.total, now)
-
-    def _learn_times(self, lease: Lease, answer: Answer, now: float) -> None:
-        """What an answer says of lengths, and of how fast its server is."""
-        self.lengths.took(now - lease.stamp.at)
-        if answer.output_tokens:
-            self.lengths.used(answer.output_tokens, lease.weight)
-        else:
-            self.lengths.silent(lease.weight)
-        drift, seconds_per_token = self.drift.get(lease.upstream), answer.seconds_per_token
-        if drift is None or seconds_per_token is None:
+    def _watch_speed(self, lease: Lease, seconds_per_token: float, now: float) -> None:
+        drift = self.drift.get(lease.upstream)
+        if drift is None or not drift.looks(now):
             return
         in_flight = self.in_flight.alone(lease, now)
         if in_flight is not None:
@@ -465,52 +505,56 @@ class Dispatcher:
             return  # it was at the server that this upstream was before a reload
         if evidence is Evidence.NONE or lease.weight == 0:
             upstream.health.request_said_nothing(trial=lease.trial)
-        elif evidence is Evidence.GOOD:
-            before = upstream.health.state
-            upstream.health.request_succeeded(trial=lease.trial)
-            if upstream.health.state is not before:
+        elif evidence is _GOOD:
+            if upstream.health.request_succeeded(trial=lease.trial):
                 self._tell(upstream, "its trial request succeeded")
         elif upstream.health.request_failed(trial=lease.trial, now=now):
             self._tell(upstream, "its requests failed")
 
     def _after_change(self, now: float) -> None:
         """Bring everything in line with what has just changed."""
-        self._none_since = inf if self.usable else min(self._none_since, now)
-        self._base_gone_since = inf if self.base.in_service else min(self._base_gone_since, now)
-        self._step(_NOBODY, now)
-        if len(self.room):
+        self._look(now)
+        if not self._step(0, 0.0, now):
+            self._settle(self.controller.reason, self.in_flight.total, now)
+        if not self.room.empty:
             self._offer(now)
 
-    def _step(self, arriving: tuple[int, float], now: float) -> bool:
+    def _step(self, arriving: int, work: float, now: float) -> bool:
         """Let the controller look; whether it has changed its mind.
 
-        `arriving` are sequences, and the work that they offer if it was not counted before.
+        `arriving` are sequences, `work` what they offer if it was not counted before.
         """
-        load = Load(self.in_flight.total, *arriving)
-        switch = self.controller.step(load, Spec(self.spec.in_service, self.spec.cap), now)
-        if self.controller.held_until > self._held_until:
-            self._held_until = self.controller.held_until
+        controller, in_flight = self.controller, self.in_flight.total
+        switch = controller.step(in_flight, arriving, work, now)
+        if controller.held_until > self._held_until:
+            self._held_until = controller.held_until
             self._observer.held(self._held_until - now)
-        self._settle(self.controller.reason, load.in_flight + load.arriving, now)
-        if switch is not None and self.mode is not switch.to:
+        if switch is None:
+            return False
+        self._settle(switch.reason, in_flight + arriving, now)
+        if self.mode is not switch.to:
             self._observer.wanted(switch)
-        return switch is not None
+        return True
 
     def _settle(self, reason: SwitchReason, in_flight: int, now: float) -> None:
         """Let the mode follow the operator, the controller and what is in service."""
-        mode = self.controller.mode
-        if self.control is not Control.AUTO:
-            mode = SPEC if self.control is Control.SPEC else BASE
-            reason = SwitchReason.CONTROL
-        if not self.upstream(mode).in_service and self.upstream(mode.other).in_service:
-            mode, reason = mode.other, SwitchReason.HEALTH
-        self.mode_reason = reason
+        mode, reason = self._wanted(reason)
         if mode is self.mode:
             return
         self._mode_seconds[self.mode] += now - self._mode_since
         self._mode_since = now
         self.mode = mode
         self._observer.switched(Switch(mode, reason, now, in_flight))
+
+    def _wanted(self, reason: SwitchReason) -> tuple[UpstreamName, SwitchReason]:
+        """The mode that there should be and why, where the controller's reason is `reason`."""
+        mode = self.controller.mode
+        if self.control is not Control.AUTO:
+            mode = SPEC if self.control is Control.SPEC else BASE
+            reason = SwitchReason.CONTROL
+        if not self.upstream(mode).in_service and self.upstream(mode.other).in_service:
+            mode, reason = mode.other, SwitchReason.HEALTH
+        return mode, reason
 
     def _offer(self, now: float) -> None:
         """Give free places to those waiting, in order; nobody takes what one in front waits for."""
@@ -535,7 +579,7 @@ class Dispatcher:
         for ticket in self.room.fronts():
             need = ticket.need
             choice = self._choose(need)
-            if _is_open(choice, need, awaited) and self._step((need.weight, 0.0), now):
+            if _is_open(choice, need, awaited) and self._step(need.weight, 0.0, now):
                 choice = self._choose(need)  # it counts now as if it had just come
             if isinstance(choice, Never) or _is_open(choice, need, awaited):
                 return ticket, choice

@@ -2,11 +2,12 @@
 
 Watches what passes by anyway: the time per output token of each answer that tells its usage, beside
 what the curve says for as much as was in flight meanwhile. Only while the other server was idle,
-since two on one GPU slow each other down.
+since two on one GPU slow each other down. And at most ten of them a second: the mean of the lot is
+theirs as well, and a logarithm for each of a thousand a second tells no more.
 """
 
 from collections.abc import Mapping
-from math import exp, log
+from math import exp, inf, log
 from typing import Final
 
 from proxy.core.curves import Curve
@@ -24,17 +25,30 @@ _LONGEST: Final = 20.0
 """A single answer counts as at most so many times slower or faster: a pause is no drift."""
 
 
+_PAUSE_SECONDS: Final = 0.1
+"""Between two answers that are looked at. Enough are then seen within two seconds, and 500 answers
+are a minute or more."""
+
+
 class Drift:
     """How far one server is from its curve.
 
     Bucket i holds answers with 2^i up to 2^(i+1) in flight.
     """
 
-    __slots__ = ("_buckets", "_curve")
+    __slots__ = ("_buckets", "_curve", "_looks_at")
 
     def __init__(self, curve: Curve) -> None:
         self._curve = curve
         self._buckets: dict[int, RunningMean] = {}
+        self._looks_at = -inf
+
+    def looks(self, now: float) -> bool:
+        """Whether an answer that ends at `now` is one to look at; the next ones are not."""
+        if now < self._looks_at:
+            return False
+        self._looks_at = now + _PAUSE_SECONDS
+        return True
 
     def add(self, seconds_per_token: float, in_flight: float) -> None:
         """An answer took `seconds_per_token` with `in_flight` sequences there on average."""

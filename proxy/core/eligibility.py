@@ -145,25 +145,25 @@ def judge(
     peeked with; None: spec has room for all that base has room for. The strongest verdict wins; of
     equals the rule that comes first in the table.
     """
-    triggered = set(traits.features)
+    triggered = traits.features
     if traits.model is not None and _names_adapter(traits.model, adapters):
-        triggered.add(Rule.LORA)
+        triggered |= {Rule.LORA}
     if traits.max_tokens is not None and traits.max_tokens <= rules.short_output_tokens:
-        triggered.add(Rule.SHORT_OUTPUT_TOKENS)
+        triggered |= {Rule.SHORT_OUTPUT_TOKENS}
     if traits.prompt_tokens is not None and (
         0 < rules.max_spec_prompt_tokens < traits.prompt_tokens
     ):
-        triggered.add(Rule.MAX_SPEC_PROMPT_TOKENS)
+        triggered |= {Rule.MAX_SPEC_PROMPT_TOKENS}
     if (
         limits is not None
         and traits.needed_tokens is not None
         and limits.exceeded_by(traits.needed_tokens)
     ):
-        triggered.add(Rule.CONTEXT_LIMIT)
+        triggered |= {Rule.CONTEXT_LIMIT}
     return _strongest(triggered, rules) if triggered else _ANYWHERE
 
 
-def _strongest(triggered: set[Rule], rules: Rules) -> Eligibility:
+def _strongest(triggered: frozenset[Rule], rules: Rules) -> Eligibility:
     in_order = [rule for rule in _ORDER if rule in triggered]
     for verdict in (Verdict.BASE, Verdict.PREFER):
         for rule in in_order:

@@ -118,13 +118,17 @@ class UpstreamHealth:
         """The one request of a probation is out."""
         self._trial_out = True
 
-    def request_succeeded(self, *, trial: bool) -> None:
-        """Note a request that the upstream served to its end."""
-        self._trial_over(trial=trial)
+    def request_succeeded(self, *, trial: bool) -> bool:
+        """Note a request that it served to its end; whether the upstream became healthy by it."""
         self._failed_requests = 0
-        if trial and self.state is Health.PROBATION:
-            self._ejections_in_a_row = 0
-            self._become_healthy()
+        if not trial:
+            return False
+        self._trial_out = False
+        if self.state is not Health.PROBATION:
+            return False
+        self._ejections_in_a_row = 0
+        self._become_healthy()
+        return True
 
     def request_failed(self, *, trial: bool, now: float) -> bool:
         """Note a request that the upstream failed; whether it was ejected by it.

@@ -5,8 +5,9 @@ does not own.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from typing import Final
 
 from proxy.core.keys import KEY_HEADERS, Headers
 from proxy.core.words import UpstreamName
@@ -54,8 +55,16 @@ _NOT_TO_CLIENT = (
         b"x-specswitch-reason",
     }
 )
+_NOT_TO_ENGINE_WITHOUT_KEYS = _NOT_TO_ENGINE | KEY_HEADERS
+_ONCE = (b"host", b"content-length", b"transfer-encoding")
 _NO_CONTENT = 204
 _REQUEST_ID = re.compile(rb"[!-~]{1,128}")
+
+_NONE_NAMED: Final[frozenset[bytes]] = frozenset()
+_USUALLY_NAMED: Final = {
+    value: frozenset({value.lower()}) for value in (b"keep-alive", b"Keep-Alive", b"close")
+}
+"""What a lone `Connection` says nearly always, and the names in it."""
 
 
 class Framing(StrEnum):
@@ -67,8 +76,21 @@ class Framing(StrEnum):
     CLOSE = "close"  # by closing the connection: HTTP/1.0 without a length
 
 
-def named_by_connection(headers: Headers) -> frozenset[bytes]:
+def first_values(headers: Headers) -> dict[bytes, bytes]:
+    """The first value of each name; names in lower case.
+
+    As long as `headers`, unless a name stands there twice.
+    """
+    return {name.lower(): value for name, value in reversed(headers)}
+
+
+def named_by_connection(headers: Headers, first: Mapping[bytes, bytes]) -> frozenset[bytes]:
     """The lower-case header names that `Connection` declares hop-by-hop."""
+    lone = first.get(b"connection")
+    if lone is None:
+        return _NONE_NAMED
+    if len(first) == len(headers) and lone in _USUALLY_NAMED:
+        return _USUALLY_NAMED[lone]
     names: set[bytes] = set()
     for name, value in headers:
         if name.lower() == b"connection":
@@ -89,8 +111,10 @@ def transfer_codings(headers: Headers) -> list[bytes]:
     return [v.strip().lower() for n, v in headers if n.lower() == b"transfer-encoding"]
 
 
-def head_fault(method: str, target: bytes, version: str, headers: Headers) -> str | None:
-    """Why this request head is not accepted, None if it is.
+def head_fault(
+    method: str, target: bytes, version: str, headers: Headers, first: Mapping[bytes, bytes]
+) -> str | None:
+    """Why this request head is not accepted, None if it is; `first` are its `first_values`.
 
     The parser has refused malformed syntax before; this is what is well-formed and still has no
     place in front of an engine. A proxy that reads a length another way than the engine does lets
@@ -103,23 +127,29 @@ def head_fault(method: str, target: bytes, version: str, headers: Headers) -> st
         return f"HTTP/{version} is not spoken here"
     if method == "CONNECT":
         return "CONNECT is not served"
-    return _framing_fault(version, headers)
+    return _framing_fault(version, headers, first)
 
 
-def _framing_fault(version: str, headers: Headers) -> str | None:
-    names = [name.lower() for name, _ in headers]
-    hosts, lengths = names.count(b"host"), names.count(b"content-length")
-    if hosts > 1 or (hosts == 0 and version == "1.1"):
+def _framing_fault(version: str, headers: Headers, first: Mapping[bytes, bytes]) -> str | None:
+    repeated = _NONE_NAMED if len(first) == len(headers) else _repeated(headers)
+    if b"host" in repeated or (b"host" not in first and version == "1.1"):
         return "exactly one Host header is needed"
-    if lengths > 1:
+    if b"content-length" in repeated:
         return "more than one Content-Length"
-    if b"transfer-encoding" not in names:
+    coding = first.get(b"transfer-encoding")
+    if coding is None:
         return None
-    if lengths or version == "1.0":
+    if b"content-length" in first or version == "1.0":
         return "Transfer-Encoding cannot stand beside Content-Length or in HTTP/1.0"
-    if transfer_codings(headers) != [b"chunked"]:
+    if b"transfer-encoding" in repeated or coding.strip().lower() != b"chunked":
         return "chunked is the only transfer coding"
     return None
+
+
+def _repeated(headers: Headers) -> frozenset[bytes]:
+    """Which of the names that frame a request stand there more than once."""
+    names = [name.lower() for name, _ in headers]
+    return frozenset(name for name in _ONCE if names.count(name) > 1)
 
 
 class RequestIds:
@@ -136,14 +166,15 @@ class RequestIds:
 
         White space around it is no part of it, and the parser leaves what stands behind it.
         """
-        wish = b"" if offered is None else offered.strip(b" \t")
-        if _REQUEST_ID.fullmatch(wish):
-            return wish
+        if offered is not None:
+            wish = offered.strip(b" \t")
+            if _REQUEST_ID.fullmatch(wish):
+                return wish
         self._count += 1
         return b"%s%016x" % (self._prefix, self._count)
 
 
-def engine_head(
+def engine_head(  # noqa: PLR0913 - one head, seven facts
     method: bytes,
     target: bytes,
     headers: Headers,
@@ -151,18 +182,22 @@ def engine_head(
     added: Sequence[bytes],
     body_length: int | None,
     drop_keys: bool,
+    first: Mapping[bytes, bytes] | None = None,
 ) -> bytes:
     """The head of the request to an engine.
 
     `added` are whole header lines without their end (Host, our key, the request id). `body_length`
-    None sends no length: a request that had no body has none.
+    None sends no length: a request that had no body has none. `first` are the `first_values` of
+    `headers`, where they are known already.
     """
-    drop = _NOT_TO_ENGINE | KEY_HEADERS if drop_keys else _NOT_TO_ENGINE
-    named = named_by_connection(headers)
-    if named:
+    drop = _NOT_TO_ENGINE_WITHOUT_KEYS if drop_keys else _NOT_TO_ENGINE
+    if first is None:
+        first = first_values(headers)
+    named = named_by_connection(headers, first)
+    if not named <= drop:
         drop = drop | named
     lines = [b"%s %s HTTP/1.1" % (method, target), *added]
-    lines += [b"%s: %s" % pair for pair in headers if pair[0].lower() not in drop]
+    lines += [b": ".join(pair) for pair in headers if pair[0].lower() not in drop]
     if body_length is not None:
         lines.append(b"content-length: %d" % body_length)
     lines += (b"", b"")
@@ -176,18 +211,23 @@ def client_head(
     *,
     added: Sequence[bytes],
     framing: Framing,
+    first: Mapping[bytes, bytes] | None = None,
 ) -> bytes:
-    """The head of an answer to a client, from an engine's; `added` as in `engine_head`.
+    """The head of an answer to a client, from an engine's; `added` and `first` as above.
 
     A length passes even if the engine's `Connection` names it: without it the end is not marked.
     Where there can be no body, it has no place (RFC 9110 section 8.6).
     """
-    named = named_by_connection(headers)
-    drop = _NOT_TO_CLIENT | (named - {b"content-length"}) if named else _NOT_TO_CLIENT
+    if first is None:
+        first = first_values(headers)
+    drop = _NOT_TO_CLIENT
+    named = named_by_connection(headers, first)
+    if not named <= drop:
+        drop = drop | (named - {b"content-length"})
     if status == _NO_CONTENT:
         drop = drop | {b"content-length"}
     lines = [b"HTTP/1.1 %d %s" % (status, phrase)]
-    lines += [b"%s: %s" % pair for pair in headers if pair[0].lower() not in drop]
+    lines += [b": ".join(pair) for pair in headers if pair[0].lower() not in drop]
     lines += added
     if framing is Framing.CHUNKED:
         lines.append(b"transfer-encoding: chunked")
@@ -199,6 +239,6 @@ def decision_lines(request_id: bytes, upstream: UpstreamName, reason: str) -> tu
     """The header lines that tell a client where its request went and why."""
     return (
         b"x-request-id: " + request_id,
-        b"x-specswitch-upstream: " + upstream.value.encode(),
+        b"x-specswitch-upstream: " + upstream.encode(),
         b"x-specswitch-reason: " + reason.encode(),
     )

@@ -4,22 +4,14 @@ The count is the routing signal, so there is no way to change it but through a l
 that is given back twice is a fault of ours that must be seen, not absorbed.
 """
 
-from typing import NamedTuple
+from math import inf
+from typing import Final
 
 from proxy.core.words import UpstreamName
 from proxy.core.work import Work
 from proxy.errors import LeaseError
 
-
-class Stamp(NamedTuple):
-    """The books of one upstream at one moment; the difference of two says what was between."""
-
-    at: float
-    """Seconds, monotonic."""
-    area: float
-    """Sequences times seconds, since the start."""
-    both_seconds: float
-    """For which both upstreams had some."""
+SPEC: Final = UpstreamName.SPEC
 
 
 class Lease:
@@ -30,19 +22,38 @@ class Lease:
     that an upstream in probation may have.
     """
 
-    __slots__ = ("_expected", "open", "stamp", "trial", "upstream", "weight", "work")
+    __slots__ = (
+        "_expected",
+        "area",
+        "at",
+        "open",
+        "trial",
+        "upstream",
+        "weight",
+        "work",
+    )
 
     def __init__(
-        self, upstream: UpstreamName, weight: int, work: Work, *, trial: bool, stamp: "Stamp"
+        self,
+        upstream: UpstreamName,
+        weight: int,
+        work: Work,
+        *,
+        trial: bool,
+        at: float,
+        area: float,
     ) -> None:
         self.upstream = upstream
         self.weight = weight
         self.work = work
         self.trial = trial
-        self.stamp = stamp
-        """The books when it was taken."""
+        self.at = at
+        """When it was taken; seconds, monotonic."""
+        self.area = area
+        """Sequences times seconds at its upstream until then, since the start."""
         self.open = True
-        self._expected = False
+        self._expected = True
+        work.expect(weight, at)
 
     def expect(self, now: float) -> None:
         """The next byte is the server's to send."""
@@ -71,40 +82,43 @@ class InFlight:
 
     __slots__ = (
         "_base_area",
+        "_base_at",
         "_both_seconds",
         "_both_since",
-        "_changed_at",
+        "_both_until",
         "_spec_area",
+        "_spec_at",
         "base",
         "spec",
+        "total",
     )
 
     def __init__(self) -> None:
         self.spec = 0
         self.base = 0
+        self.total = 0
+        """Sequences over both upstreams."""
         self._spec_area = 0.0
+        self._spec_at = 0.0
+        """When the area was brought up to date."""
         self._base_area = 0.0
-        self._changed_at = 0.0
+        self._base_at = 0.0
         self._both_seconds = 0.0
         self._both_since: float | None = None
-
-    @property
-    def total(self) -> int:
-        """Sequences over both upstreams."""
-        return self.spec + self.base
+        """Since when both have some; None while one has none."""
+        self._both_until = -inf
+        """Until when both had some last."""
 
     def at(self, upstream: UpstreamName) -> int:
         """Sequences at `upstream`."""
-        return self.spec if upstream is UpstreamName.SPEC else self.base
+        return self.spec if upstream is SPEC else self.base
 
     def take(
         self, upstream: UpstreamName, weight: int, work: Work, *, trial: bool, now: float
     ) -> Lease:
         """Hold `weight` places at `upstream`, whose server's work is `work`."""
-        self._change(upstream, weight, now)
-        lease = Lease(upstream, weight, work, trial=trial, stamp=self.stamp(upstream, now))
-        lease.expect(now)
-        return lease
+        area = self._change(upstream, weight, now)
+        return Lease(upstream, weight, work, trial=trial, at=now, area=area)
 
     def give_back(self, lease: Lease, now: float) -> None:
         """End `lease`; raises LeaseError when it has ended already."""
@@ -114,39 +128,41 @@ class InFlight:
         lease.open = False
         self._change(lease.upstream, -lease.weight, now)
 
-    def stamp(self, upstream: UpstreamName, now: float) -> Stamp:
-        """The books of `upstream` at `now`."""
-        before = self._spec_area if upstream is UpstreamName.SPEC else self._base_area
-        area = before + self.at(upstream) * (now - self._changed_at)
-        return Stamp(now, area, self.both_active_seconds(now))
-
     def alone(self, lease: Lease, now: float) -> float | None:
         """The mean number in flight beside and with `lease` until `now`, its own upstream's.
 
         None where the other one had work in the meantime, or no time has passed.
         """
-        then, at_now = lease.stamp, self.stamp(lease.upstream, now)
-        if at_now.both_seconds > then.both_seconds or at_now.at <= then.at:
+        since = self._both_since
+        beside = self._both_until > lease.at or (since is not None and since < now)
+        if beside or now <= lease.at:
             return None
-        return (at_now.area - then.area) / (at_now.at - then.at)
+        return (self._change(lease.upstream, 0, now) - lease.area) / (now - lease.at)
 
     def both_active_seconds(self, now: float) -> float:
         """Seconds until `now` in which both upstreams had generation in flight."""
         running = 0.0 if self._both_since is None else now - self._both_since
         return self._both_seconds + running
 
-    def _change(self, upstream: UpstreamName, weight: int, now: float) -> None:
-        seconds = now - self._changed_at
-        self._changed_at = now
-        self._spec_area += self.spec * seconds
-        self._base_area += self.base * seconds
-        if upstream is UpstreamName.SPEC:
+    def _change(self, upstream: UpstreamName, weight: int, now: float) -> float:
+        """`weight` more at `upstream`; return sequences times seconds there until `now`."""
+        if upstream is SPEC:
+            area = self._spec_area + self.spec * (now - self._spec_at)
+            self._spec_area = area
+            self._spec_at = now
             self.spec += weight
         else:
+            area = self._base_area + self.base * (now - self._base_at)
+            self._base_area = area
+            self._base_at = now
             self.base += weight
-        both = self.spec > 0 and self.base > 0
-        if both and self._both_since is None:
-            self._both_since = now
-        elif not both and self._both_since is not None:
-            self._both_seconds += now - self._both_since
+        self.total += weight
+        if self.spec and self.base:
+            if self._both_since is None:
+                self._both_since = now
+        elif self._both_since is not None:
+            if now > self._both_since:
+                self._both_seconds += now - self._both_since
+                self._both_until = now
             self._both_since = None
+        return area

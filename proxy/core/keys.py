@@ -9,17 +9,30 @@ KEY_HEADERS = frozenset({b"authorization", b"x-api-key", b"api-key"})
 """Where clients put their keys: OpenAI's, Anthropic's, Azure's."""
 
 
-def presented(headers: Headers) -> bytes | None:
-    """The first key that `headers` carry, None without one."""
+def presented(headers: Headers, first: Mapping[bytes, bytes] | None = None) -> bytes | None:
+    """The first key that `headers` carry, None without one.
+
+    With `first`, the first value of each lower-case name, one that stands where OpenAI's clients
+    put it is found without a search.
+    """
+    if first is not None and b"x-api-key" not in first and b"api-key" not in first:
+        key = _bearer(first.get(b"authorization", b""))
+        if key is not None:
+            return key
     for name, value in headers:
         lowered = name.lower()
         if lowered == b"authorization":
-            scheme, _, token = value.strip().partition(b" ")
-            if scheme.lower() == b"bearer" and token.strip():
-                return token.strip()
+            key = _bearer(value)
+            if key is not None:
+                return key
         elif lowered in KEY_HEADERS and value.strip():
             return value.strip()
     return None
+
+
+def _bearer(value: bytes) -> bytes | None:
+    scheme, _, token = value.strip().partition(b" ")
+    return token.strip() or None if scheme.lower() == b"bearer" else None
 
 
 class Keyring:

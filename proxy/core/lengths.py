@@ -36,8 +36,11 @@ class RunningMean:
 
     def add(self, value: float, weight: int = 1) -> None:
         """Take note of `weight` values that are `value` on average."""
-        self.count = min(self.count + weight, self._memory)
-        self.value += (value - self.value) * min(1.0, weight / self.count)
+        count = self.count
+        if count < self._memory:
+            self.count = count = min(count + weight, self._memory)
+        before = self.value
+        self.value = before + (value - before) * (weight / count if weight < count else 1.0)
 
 
 class Lengths:
@@ -54,35 +57,37 @@ class Lengths:
         """Share of sequences whose answers carry usage."""
         self._service = RunningMean(_MEMORY // 10)
 
-    def used(self, output_tokens: int, sequences: int) -> None:
-        """The usage of a response: `output_tokens` over all its `sequences`."""
+    def ended(self, seconds: float, output_tokens: int | None, sequences: int) -> None:
+        """A request held its place for `seconds`, and its answer told so many `output_tokens`.
+
+        They are over all its `sequences`; None, or 0, where it told nothing.
+        """
+        self._service.add(seconds)
+        told = self._told
+        if not output_tokens:
+            told.add(0.0, sequences)
+            return
         if output_tokens <= _LONGEST * sequences:
             self._by_usage.add(output_tokens / sequences, sequences)
-        self._told.add(1.0, sequences)
-
-    def silent(self, sequences: int) -> None:
-        """A response for so many sequences that carried no usage."""
-        self._told.add(0.0, sequences)
+        if told.value < 1.0 or told.count < _MEMORY:  # else nothing can be added
+            told.add(1.0, sequences)
 
     def counted(self, output_tokens: float, sequences: int) -> None:
         """An engine's own counters: `output_tokens` over `sequences` that ended lately."""
         if output_tokens <= _LONGEST * sequences:
             self._by_engines.add(output_tokens / sequences, sequences)
 
-    def took(self, seconds: float) -> None:
-        """A request held its place for so long."""
-        self._service.add(seconds)
-
     @property
     def output_tokens(self) -> float | None:
         """L-hat: mean output tokens of a sequence; None while nothing is known."""
-        enough = self._by_usage.count >= _ENOUGH
+        by_usage = self._by_usage
+        enough = by_usage.count >= _ENOUGH
         if enough and self._told.value >= _LEAST_TOLD:
-            return self._by_usage.value
+            return by_usage.value
         if self._by_engines.count >= _ENOUGH:
             return self._by_engines.value
-        seen = enough or (self._by_usage.count and not self.assumed)
-        return self._by_usage.value if seen else self.assumed
+        seen = enough or (by_usage.count and not self.assumed)
+        return by_usage.value if seen else self.assumed
 
     @property
     def service_seconds(self) -> float:

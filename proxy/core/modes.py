@@ -14,7 +14,7 @@ end-to-end time because it blocks the escape. A breaker bounds how often the mod
 from collections import deque
 from dataclasses import dataclass
 from math import inf
-from typing import NamedTuple
+from typing import Final
 
 from proxy.core.rates import DecayedAverage, DecayedRate
 from proxy.core.signals import EngineSignals
@@ -22,15 +22,19 @@ from proxy.core.strain import Strain
 from proxy.core.tolerance import Bounds, Tolerance
 from proxy.core.words import SwitchReason, Topology, UpstreamName
 
+SPEC: Final = UpstreamName.SPEC
+BASE: Final = UpstreamName.BASE
+
+_IN_FLIGHT: Final = SwitchReason.IN_FLIGHT
+_RATE: Final = SwitchReason.RATE
+
 _AVERAGE_SLACK = 1.01
 """An average that forgets comes near to a level held and never to it. With a gate of one sequence
 a lone user's one sequence after a burst would hold the average above the gate for ever, so one
 percent above counts as there."""
 
-
 _ALIKE = 0.05
-"""Windows that differ by less are the same: this is asked at each end of a request."""
-
+"""Windows that differ by less are the same: this is asked at each tick."""
 
 _LONGEST_WINDOWS = 10.0
 """How many times its configured length a window may become."""
@@ -110,37 +114,26 @@ class Switch:
     in_flight: int
 
 
-class Load(NamedTuple):
-    """What is in flight, and who is just arriving; sequences."""
-
-    in_flight: int
-    arriving: int = 0
-    work: float = 0.0
-    """Output tokens that those who arrive are expected to ask for; 0 where they were counted."""
-
-
-class Spec(NamedTuple):
-    """What the controller needs to know of the speculative server."""
-
-    usable: bool
-    cap: int | None
-    """Sequences; None for no cap."""
-
-
 class Controller:
     """Where generation should go, by load. A function of what it was told and of nothing else."""
 
     __slots__ = (
         "_average",
+        "_cap",
         "_changes",
         "_crowded_at",
         "_fast",
+        "_gate",
+        "_leaves_for",
         "_left_at",
         "_left_for",
-        "_limits",
-        "_limits_of",
+        "_most",
+        "_most_on_spec",
+        "_most_rate",
         "_service_seconds",
         "_slow",
+        "_stays_for",
+        "_usable",
         "held_until",
         "mode",
         "reason",
@@ -151,7 +144,7 @@ class Controller:
 
     def __init__(self, thresholds: Thresholds, *, now: float) -> None:
         self.thresholds = thresholds
-        self.mode = UpstreamName.BASE
+        self.mode = BASE
         self.reason = (
             SwitchReason.UNCALIBRATED if thresholds.crossover is None else SwitchReason.HEALTH
         )
@@ -169,8 +162,16 @@ class Controller:
         self._left_at = -inf
         self._left_for = SwitchReason.HEALTH
         self._changes: deque[float] = deque()
-        self._limits = (0.0, 0.0)
-        self._limits_of: tuple[int | None, float] | None = None
+        self._usable = False
+        self._cap: int | None = None
+        # What follows from the thresholds, the server and the tolerance, which change seldom.
+        self._most = 0.0
+        self._gate = 0.0
+        self._most_on_spec = 0.0
+        self._most_rate = 0.0
+        self._leaves_for: SwitchReason | None = None
+        self._stays_for: SwitchReason | None = None
+        self._settle()
 
     @property
     def crossover(self) -> float | None:
@@ -183,7 +184,6 @@ class Controller:
         What was learned of an N* and λ* does not say anything of others.
         """
         before, self.thresholds = self.thresholds, thresholds
-        self._limits_of = None
         self.strain.least_acceptance = thresholds.least_acceptance
         self.tolerance.set_to(thresholds.tolerance)
         if (before.crossover, before.crossover_rate) != (
@@ -191,13 +191,22 @@ class Controller:
             thresholds.crossover_rate,
         ):
             self.tolerance.begin_anew()
+        self._settle()
         self._average.forget_over(thresholds.count_window, now)
         self.served_in(self._service_seconds, now)
+
+    def server(self, *, usable: bool, cap: int | None) -> None:
+        """Whether the speculative server is to be used, and for how many sequences at once."""
+        if usable is not self._usable or cap != self._cap:
+            self._usable = usable
+            self._cap = cap
+            self._settle()
 
     def forget_server(self) -> None:
         """The speculative server is another one, of which nothing is known."""
         self.strain.forget()
         self.tolerance.begin_anew()
+        self._settle()
 
     def served_in(self, seconds: float, now: float) -> None:
         """A request takes `seconds` on average: no window is shorter.
@@ -238,88 +247,102 @@ class Controller:
 
     def most(self, cap: int | None) -> float:
         """Sequences above which speculation is left now, where the server runs `cap` at once."""
-        return self._most_and_gate(cap)[0]
+        return self.thresholds.most(cap, self.tolerance.share)
 
     def gate(self, cap: int | None) -> float:
         """Sequences at or below which load counts as calm now."""
-        return self._most_and_gate(cap)[1]
+        return self.thresholds.gate(cap, self.tolerance.share)
 
-    def _most_and_gate(self, cap: int | None) -> tuple[float, float]:
-        """Both, which change seldom and are asked for twice for each request."""
-        share = self.tolerance.share
-        if self._limits_of != (cap, share):
-            self._limits_of = (cap, share)
-            thresholds = self.thresholds
-            self._limits = (thresholds.most(cap, share), thresholds.gate(cap, share))
-        return self._limits
-
-    def step(self, load: Load, spec: Spec, now: float) -> Switch | None:
+    def step(self, in_flight: int, arriving: int, work: float, now: float) -> Switch | None:
         """Decide the mode for those who arrive; the change, if any.
 
-        The way back is judged without the work of those who arrive, the way away with it: a lone
-        user with long outputs would else hold his own rate above the threshold for ever.
+        `arriving` are sequences beside those `in_flight`, and `work` the output tokens that they
+        are expected to ask for, 0 where they were counted. The way back is judged without the work
+        of those who arrive, the way away with it: a lone user with long outputs would else hold his
+        own rate above the threshold for ever.
         """
-        if load.in_flight + load.arriving > self.gate(spec.cap):
+        several = in_flight + arriving
+        if several > self._gate:
             self._crowded_at = now
-        if self.tolerance.judges:
-            self.tolerance.offered(load.work, now, self.thresholds.crossover_rate or 0.0)
-        returns = self.mode is UpstreamName.BASE and self._may_return(load, spec, now)
-        if load.work:
-            self._fast.add(load.work, now)
-            self._slow.add(load.work, now)
-        if self.mode is UpstreamName.SPEC:
-            reason = self._why_leave(load, spec, now)
-            return None if reason is None else self._leave(reason, load, spec, now)
-        if returns and (switch := self._return(load, now)) is not None:
+        if self.tolerance.judges and self.tolerance.offered(
+            work, now, self.thresholds.crossover_rate or 0.0
+        ):
+            self._settle()
+        on_base = self.mode is BASE
+        returns = on_base and self._may_return(in_flight, arriving, now)
+        if work:
+            self._fast.add(work, now)
+            self._slow.add(work, now)
+        if not on_base:
+            reason = self._why_leave(several, now)
+            return None if reason is None else self._leave(reason, several, now)
+        if returns and (switch := self._return(several, now)) is not None:
             return switch
-        self.reason = self._why_stay(load, spec, now)
+        self.reason = self._why_stay(several, now)
         return None
 
-    def _why_leave(self, load: Load, spec: Spec, now: float) -> SwitchReason | None:
-        thresholds = self.thresholds
-        if thresholds.crossover is None:
-            return SwitchReason.UNCALIBRATED
-        if not spec.usable:
-            return SwitchReason.HEALTH
-        if self.strain.shows(now):
-            return SwitchReason.ENGINE
-        if not thresholds.pays:
-            return SwitchReason.IN_FLIGHT
-        if thresholds.topology is Topology.SEPARATE:
-            return None  # both serve at once, see route.py
-        in_flight = load.in_flight + load.arriving
-        most, gate = self._most_and_gate(spec.cap)
-        if in_flight > most:
-            return SwitchReason.IN_FLIGHT
+    def ended(self, in_flight: int, now: float) -> bool:
+        """Some have ended, and so many are in flight; whether a step may change anything.
+
+        No end leads away from speculation: there are fewer, and the rates have fallen. Only a
+        judgement of the tolerance could, and all else that could is told apart.
+        """
+        if self.mode is not SPEC or self.tolerance.judges:
+            return True
+        if in_flight > self._gate:
+            self._crowded_at = now
+        return False
+
+    def _settle(self) -> None:
+        """Work out what each step asks for and what changes seldom."""
+        thresholds, share = self.thresholds, self.tolerance.share
+        self._most = self._most_on_spec = thresholds.most(self._cap, share)
+        self._gate = thresholds.gate(self._cap, share)
+        # The share of λ* is for the tolerance that it begins with, and goes with it.
+        rate_up = max(1.0, thresholds.rate_up * (share / thresholds.tolerance.first))
         rate = thresholds.crossover_rate
-        if rate is None or in_flight <= gate:
+        self._most_rate = inf if rate is None else rate_up * rate
+        pays = thresholds.pays
+        if not pays:
+            self._most_on_spec = -1.0
+        elif thresholds.topology is Topology.SEPARATE:
+            self._most_on_spec = self._most_rate = inf  # both serve at once, see route.py
+        unusable = None if self._usable else SwitchReason.HEALTH
+        if thresholds.crossover is None:
+            # Nothing says that speculation pays.
+            self._leaves_for = self._stays_for = SwitchReason.UNCALIBRATED
+        else:
+            self._leaves_for = unusable
+            self._stays_for = unusable if pays else _IN_FLIGHT  # one request is too many
+
+    def _why_leave(self, several: int, now: float) -> SwitchReason | None:
+        if self._leaves_for is not None:
+            return self._leaves_for
+        if self.strain.suspect and self.strain.shows(now):
+            return SwitchReason.ENGINE
+        if several > self._most_on_spec:
+            return _IN_FLIGHT
+        if several <= self._gate:
             return None
-        return SwitchReason.RATE if self._fast.value(now) > self._rate_up * rate else None
+        return _RATE if self._fast.value(now) > self._most_rate else None
 
-    @property
-    def _rate_up(self) -> float:
-        """The share of λ* is for the tolerance that it begins with, and goes with it."""
-        share = self.tolerance.share / self.thresholds.tolerance.first
-        return max(1.0, self.thresholds.rate_up * share)
-
-    def _may_return(self, load: Load, spec: Spec, now: float) -> bool:
-        thresholds = self.thresholds
-        if not thresholds.pays or not spec.usable:
+    def _may_return(self, in_flight: int, arriving: int, now: float) -> bool:
+        if self._stays_for is not None or now - self._left_at < self.thresholds.return_dwell:
             return False
-        if now - self._left_at < thresholds.return_dwell:
+        shared = self.thresholds.topology is Topology.SHARED
+        if shared and not self._is_calm(in_flight, arriving, now):
             return False
-        shared = thresholds.topology is Topology.SHARED
-        return not (shared and not self._is_calm(load, spec, now)) and not self.strain.shows(now)
+        return not (self.strain.suspect and self.strain.shows(now))
 
-    def _is_calm(self, load: Load, spec: Spec, now: float) -> bool:
+    def _is_calm(self, in_flight: int, arriving: int, now: float) -> bool:
         """Low now and lately, and not about to leave again for this very arrival."""
         rate = self.thresholds.crossover_rate
-        most, gate = self._most_and_gate(spec.cap)
         if rate is None:
-            low = load.in_flight <= gate and self.average(now) <= gate * _AVERAGE_SLACK
-            return low and load.in_flight + load.arriving <= most
+            gate = self._gate
+            low = in_flight <= gate and self.average(now) <= gate * _AVERAGE_SLACK
+            return low and in_flight + arriving <= self._most
         # Whoever comes next counts: it would be decoded beside those still on base.
-        if load.in_flight + max(1, load.arriving) > gate:
+        if in_flight + (arriving or 1) > self._gate:
             return False
         # So few for so long: one who asks again and again, whom speculation serves best whatever
         # he offers. With a small N* a lone user on base may offer more than λ*.
@@ -327,41 +350,38 @@ class Controller:
             return True
         return self._slow.value(now) < self.thresholds.rate_down * rate
 
-    def _why_stay(self, load: Load, spec: Spec, now: float) -> SwitchReason:
+    def _why_stay(self, several: int, now: float) -> SwitchReason:
         """Why it is on base, and not on spec."""
-        if self.thresholds.crossover is None:
-            return SwitchReason.UNCALIBRATED  # nothing says that speculation pays
-        if not self.thresholds.pays:
-            return SwitchReason.IN_FLIGHT  # one request is too many: it never pays
-        if not spec.usable:
-            return SwitchReason.HEALTH
+        if self._stays_for is not None:
+            return self._stays_for
         if now < self.held_until:
             return SwitchReason.FLAP
-        if self._left_for in {SwitchReason.IN_FLIGHT, SwitchReason.RATE}:
-            return self._left_for
-        if self.strain.shows(now):
+        left_for = self._left_for
+        if left_for is _IN_FLIGHT or left_for is _RATE:
+            return left_for
+        if self.strain.suspect and self.strain.shows(now):
             return SwitchReason.ENGINE
         if now - self._left_at < self.thresholds.return_dwell:
-            return self._left_for
-        few = load.in_flight + load.arriving <= self.gate(spec.cap)
+            return left_for
         rated = self.thresholds.crossover_rate is not None
-        return SwitchReason.RATE if few and rated else SwitchReason.IN_FLIGHT
+        return _RATE if rated and several <= self._gate else _IN_FLIGHT
 
-    def _leave(self, reason: SwitchReason, load: Load, spec: Spec, now: float) -> Switch:
+    def _leave(self, reason: SwitchReason, several: int, now: float) -> Switch:
         self._left_at = now
         self._left_for = reason
-        if reason in {SwitchReason.IN_FLIGHT, SwitchReason.RATE} and self._teaches(spec.cap):
+        if (reason is _IN_FLIGHT or reason is _RATE) and self._teaches():
             self.tolerance.left(now)
-        return self._change(UpstreamName.BASE, reason, load, now)
+        return self._change(BASE, reason, several, now)
 
-    def _teaches(self, cap: int | None) -> bool:
+    def _teaches(self) -> bool:
         """Whether it was N* or λ* that led away: of a server's cap nothing can be learned."""
         thresholds = self.thresholds
         rate = thresholds.crossover_rate
         bound = self.tolerance.share * (thresholds.crossover or 0.0)
-        return rate is not None and 0.0 < rate < inf and (cap is None or bound <= cap)
+        within = self._cap is None or bound <= self._cap
+        return rate is not None and 0.0 < rate < inf and within
 
-    def _return(self, load: Load, now: float) -> Switch | None:
+    def _return(self, several: int, now: float) -> Switch | None:
         if now < self.held_until:
             return None
         while self._changes and now - self._changes[0] >= self.thresholds.flap_window:
@@ -370,10 +390,10 @@ class Controller:
         if len(self._changes) + 2 > self.thresholds.flap_limit:
             self.held_until = now + self.thresholds.flap_hold
             return None
-        return self._change(UpstreamName.SPEC, SwitchReason.CALM, load, now)
+        return self._change(SPEC, SwitchReason.CALM, several, now)
 
-    def _change(self, to: UpstreamName, reason: SwitchReason, load: Load, now: float) -> Switch:
+    def _change(self, to: UpstreamName, reason: SwitchReason, several: int, now: float) -> Switch:
         self.mode = to
         self.reason = reason
         self._changes.append(now)
-        return Switch(to, reason, now, load.in_flight + load.arriving)
+        return Switch(to, reason, now, several)

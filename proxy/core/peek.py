@@ -11,24 +11,16 @@ doubtful case goes to base, where it is served right.
 
 import json
 from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, Final, Protocol
+from typing import Final
 
 import msgspec
 from msgspec import Raw
 from msgspec.structs import astuple
 
 from proxy.core import prompts
+from proxy.core.bodies import SHAPES, Body, Dialect, Field, Shape
 from proxy.core.eligibility import (
-    ANTHROPIC_ROWS,
-    OLLAMA_ROWS,
-    RESPONSES_ROWS,
-    ROWS,
-    SCALAR_TESTS,
     NeutralTest,
-    Rows,
     Rule,
     SpecLimits,
     Traits,
@@ -55,34 +47,13 @@ A larger one counts as unpeeked: base serves it right whatever it asks for, whil
 without features could let spec serve it wrongly. SGLang 0.5.23 refuses all such bodies itself, as
 orjson does; they only matter for engines that read as the standard library does."""
 
-_TEMPLATE_TOKENS: Final = 64
-"""What a chat template adds around a short conversation: dates and roles, some 40 tokens with
-Llama 3. In a long one it is well below the half that is added to the estimate."""
-
-_OLLAMA_ANSWER: Final = 2048
-"""SGLang 0.5.23, entrypoints/ollama/serving.py: tokens where `num_predict` is absent."""
-
 _COMPRESSED: Final = (b"\x28\xb5\x2f\xfd", b"\x1f\x8b")
 """How zstd and gzip begin, and no JSON does. SGLang can be set to read bodies in zstd
 (SGLANG_ENABLE_REQUEST_DECOMPRESSION); we inflate nothing, so such a body is unpeeked."""
 
 
-class Dialect(StrEnum):
-    """Which family of bodies and streams a path carries."""
-
-    OPENAI_CHAT = "openai_chat"  # /v1/chat/completions, /invocations
-    OPENAI_COMPLETIONS = "openai_completions"
-    OPENAI_RESPONSES = "openai_responses"
-    ANTHROPIC = "anthropic"  # /v1/messages
-    GENERATE = "generate"  # SGLang's own
-    OLLAMA_CHAT = "ollama_chat"
-    OLLAMA_GENERATE = "ollama_generate"
-
-    __hash__ = str.__hash__  # Enum's is a Python call: 0.1 us for every look-up
-
-
 class _UnreadableError(Exception):
-    """Reading on would take too long; whether the body is good is open."""
+    """Reading would take too long, or inflating first; whether the body is good is open."""
 
 
 def peek(
@@ -94,18 +65,18 @@ def peek(
     the body alone does not say that there is room.
     """
     try:
-        return _peek(body, dialect, estimate_prompt=estimate_prompt, limits=limits)
+        return _peek(body, SHAPES[dialect], estimate_prompt, limits)
     except (RecursionError, _UnreadableError):
         # Not "does not parse": the engine's parser may nest deeper (orjson 1,024) or take longer.
         return _UNPEEKED
 
 
 def _peek(
-    body: bytes, dialect: Dialect, *, estimate_prompt: bool, limits: SpecLimits | None
+    body: bytes,
+    shape: Shape,
+    estimate_prompt: bool,  # noqa: FBT001 - by position: it is asked for every request
+    limits: SpecLimits | None,
 ) -> Traits:
-    shape = _SHAPES[dialect]
-    if body.startswith(_COMPRESSED):
-        return _UNPEEKED
     try:
         top = _open(body, shape)
     except ValueError:
@@ -121,10 +92,9 @@ def _peek(
         answers = [_limit(each) for each in inner]
     if top.tools is not None and prompts.has_strict_tools(bytes(top.tools)):
         features |= _STRICT_TOOLS
-    stream = _value(top.stream)
     return Traits(
         min(batch * n, MAX_SEQUENCES),
-        shape.streams if stream is None else lax_truth(stream),
+        _truth(top.stream, shape.streams),
         _largest(answers),
         _model(top.model),
         _estimate(top, batch) if estimate_prompt else None,
@@ -134,27 +104,25 @@ def _peek(
     )
 
 
-def _open(body: bytes, shape: "_Shape") -> "_Body":
+def _open(body: bytes, shape: Shape) -> Body:
     """Decode *body*; ValueError where it is not a JSON object."""
-    found: _Body
     try:
-        found = shape.usual.decode(body)
+        return shape.usual.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        found = _open_odd(body, shape)
-    return found
+        return _open_odd(body, shape)
 
 
-def _open_odd(body: bytes, shape: "_Shape") -> "_Body":
+def _open_odd(body: bytes, shape: Shape) -> Body:
     """Decode a *body* in which a field has an odd type, or that is not strictly JSON."""
-    found: _Body
+    if body.startswith(_COMPRESSED):
+        raise _UnreadableError
     try:
-        found = shape.odd.decode(body)
+        return shape.odd.decode(body)
     except msgspec.ValidationError as error:
         raise ValueError("not an object") from error
     except msgspec.DecodeError:
         # NaN, Infinity, a byte order mark, UTF-16, half a surrogate pair: some parsers take these.
-        found = shape.kind(**_reread(body, shape.spelling))
-    return found
+        return shape.kind(**_reread(body, shape.spelling))
 
 
 def _reread(body: bytes, spelling: Mapping[str, str]) -> dict[str, Raw]:
@@ -168,7 +136,7 @@ def _reread(body: bytes, spelling: Mapping[str, str]) -> dict[str, Raw]:
     }
 
 
-def _features(body: "_Body", shape: "_Shape") -> frozenset[Rule]:
+def _features(body: Body, shape: Shape) -> frozenset[Rule]:
     fields = astuple(body)[shape.first_test :]  # type: ignore[arg-type]  # they are Structs
     if fields == shape.nothing:
         return _NO_RULE
@@ -180,14 +148,14 @@ def _features(body: "_Body", shape: "_Shape") -> frozenset[Rule]:
     return frozenset(triggered) if triggered else _NO_RULE
 
 
-def _neutral(field: "_Field", test: NeutralTest) -> bool:
+def _neutral(field: Field, test: NeutralTest) -> bool:
     value = _value(field) if isinstance(field, Raw) else field
     if isinstance(value, list):  # one for each prompt of a batch
         return all(each is None or test(each) for each in value)
     return value is None or test(value)
 
 
-def _value(field: "_Field") -> object:
+def _value(field: Field) -> object:
     if not isinstance(field, Raw):
         return field
     token = bytes(field)
@@ -200,7 +168,16 @@ def _value(field: "_Field") -> object:
     return value
 
 
-def _whole(field: "_Field") -> int | None:
+def _truth(field: Field, absent: bool) -> bool:  # noqa: FBT001 - a value like any other
+    if isinstance(field, bool):  # nearly always
+        return field
+    value = _value(field)
+    return absent if value is None else lax_truth(value)
+
+
+def _whole(field: Field) -> int | None:
+    if type(field) is int:  # nearly always; true is one, too, for isinstance
+        return min(field, _MAX_LIMIT)
     number = lax_number(_value(field))
     try:
         return None if number is None else min(int(number), _MAX_LIMIT)
@@ -208,11 +185,11 @@ def _whole(field: "_Field") -> int | None:
         return None
 
 
-def _count(field: "_Field") -> int:
+def _count(field: Field) -> int:
     return 1 if field is None else max(_whole(field) or 1, 1)
 
 
-def _limit(body: "_Body") -> int | None:
+def _limit(body: Body) -> int | None:
     limit = None if body.limit is None else _whole(body.limit)
     if not limit and body.old_limit is not None:
         limit = _whole(body.old_limit)
@@ -220,16 +197,18 @@ def _limit(body: "_Body") -> int | None:
 
 
 def _largest(limits: Sequence[int | None]) -> int | None:
+    if len(limits) == 1:  # nearly always
+        return limits[0]
     given = [limit for limit in limits if limit is not None]
     return max(given) if given and len(given) == len(limits) else None
 
 
-def _model(field: "_Field") -> str | None:
-    value = _value(field)
+def _model(field: Field) -> str | None:
+    value = field if isinstance(field, str) else _value(field)
     return value if isinstance(value, str) and len(value) <= _MAX_MODEL_CHARS else None
 
 
-def _sampling(raw: Raw, shape: "_Shape") -> "list[_Body]":
+def _sampling(raw: Raw, shape: Shape) -> list[Body]:
     text = bytes(raw)
     if text.startswith(b"{"):
         return [_open(text, shape)]
@@ -251,21 +230,21 @@ def _elements(text: bytes) -> list[bytes]:
 # Prompts
 
 
-def _prompts(body: "_Body") -> int:
+def _prompts(body: Body) -> int:
     raw = _prompt(body)
     if raw is not None:
         return prompts.count(bytes(raw))
     return 1 if body.embeddings is None else prompts.count_embedded(bytes(body.embeddings))
 
 
-def _prompt(body: "_Body") -> Raw | None:
+def _prompt(body: Body) -> Raw | None:
     for raw in (body.token_ids, body.prompt):
         if raw is not None and raw != _NULL:
             return raw
     return None
 
 
-def _estimate(body: "_Body", sequences: int) -> int:
+def _estimate(body: Body, sequences: int) -> int:
     """Return the tokens of one of *sequences* prompts: its token ids, or text bytes / 4."""
     size = len(memoryview(body.tools)) if body.tools is not None else 0
     for raw in (_prompt(body), body.system):
@@ -275,8 +254,8 @@ def _estimate(body: "_Body", sequences: int) -> int:
 
 
 def _needed(
-    body: "_Body",
-    shape: "_Shape",
+    body: Body,
+    shape: Shape,
     answers: Sequence[int | None],
     size: int,
     limits: SpecLimits,
@@ -297,7 +276,7 @@ def _needed(
     return _longest_prompt(body, shape) + answer
 
 
-def _longest_prompt(body: "_Body", shape: "_Shape") -> int:
+def _longest_prompt(body: Body, shape: Shape) -> int:
     """Return the most tokens that the longest prompt may have: its ids, or half above estimate."""
     raw = _prompt(body)
     longest = b"" if raw is None else prompts.longest(bytes(raw))
@@ -311,97 +290,6 @@ def _longest_prompt(body: "_Body", shape: "_Shape") -> int:
     return size * 3 // (2 * prompts.BYTES_PER_TOKEN) + shape.template
 
 
-_Field = bool | int | float | str | Raw | None
-"""A scalar, or the token that was written; null is None, as absent is."""
-
-
-class _Body(Protocol):
-    """The fields that are read by name, in our words; None where absent."""
-
-    stream: _Field
-    model: _Field
-    n: _Field
-    limit: _Field
-    old_limit: _Field
-    """Counts where `limit` is absent or nought."""
-    sampling: Raw | None
-    prompt: Raw | None
-    token_ids: Raw | None
-    embeddings: Raw | None
-    system: Raw | None
-    tools: Raw | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """What is read of one kind of object, and how it is spelt there."""
-
-    usual: msgspec.json.Decoder[Any]
-    """Reads scalars where scalars belong, which is twice as fast as tokens."""
-    odd: msgspec.json.Decoder[Any]
-    """Reads tokens everywhere, so that one odd field does not hide the others."""
-    kind: type[Any]
-    spelling: Mapping[str, str]
-    """Our word and theirs, of every field."""
-    tests: Sequence[tuple[Rule, NeutralTest]]
-    first_test: int
-    nothing: tuple[None, ...]
-    batches: bool
-    """Whether a list is a list of prompts."""
-    streams: bool
-    """What a body without `stream` gets."""
-    answer: int
-    """New tokens that SGLang takes a body without a limit to ask for; 0: as many as fit."""
-    template: int
-    """Tokens that a chat template may add around the text."""
-    inner: "_Shape | None"
-    """The shape of its sampling fields, where they are an object of their own."""
-
-
-def _shape(
-    rows: Rows,
-    words: str,
-    *,
-    batches: bool = False,
-    streams: bool = False,
-    answer: int = 0,
-    inner: _Shape | None = None,
-) -> _Shape:
-    """Compile *rows* and the fields read by name, written `ours=theirs`, or once where alike."""
-    pairs = [word.partition("=") for word in words.split()]
-    named = {ours: theirs or ours for ours, _, theirs in pairs}
-    spelling = {**named, **{name: name for name in rows}}
-    scalars = _NAMED_SCALARS | {name for name, (_, test) in rows.items() if test in SCALAR_TESTS}
-    kind = _kind(spelling, frozenset())
-    return _Shape(
-        usual=msgspec.json.Decoder(_kind(spelling, scalars)),
-        odd=msgspec.json.Decoder(kind),
-        kind=kind,
-        spelling=spelling,
-        tests=tuple(rows.values()),
-        first_test=len(named),
-        nothing=(None,) * len(rows),
-        batches=batches,
-        streams=streams,
-        answer=answer,
-        template=_TEMPLATE_TOKENS if named.get("prompt") in _CONVERSATIONS else 0,
-        inner=inner,
-    )
-
-
-def _kind(spelling: Mapping[str, str], scalars: AbstractSet[str]) -> type[msgspec.Struct]:
-    scalar = bool | int | float | str | None
-    return msgspec.defstruct(
-        "Body",
-        [
-            (ours, scalar if ours in scalars else Raw, msgspec.field(default=None, name=theirs))
-            for ours, theirs in spelling.items()
-        ],
-        namespace=dict.fromkeys(_Body.__annotations__.keys() - spelling.keys()),
-        gc=False,
-    )
-
-
 _NO_RULE: Final[frozenset[Rule]] = frozenset()
 _STRICT_TOOLS: Final = frozenset({Rule.STRUCTURED_OUTPUT})
 _UNPEEKED: Final = Traits.unpeeked()
@@ -409,47 +297,3 @@ _UNPARSED: Final = _UNPEEKED._replace(stream=False, features=_NO_RULE)
 _NULL: Final = Raw(b"null")
 _ODD: Final = object()  # a value that no test finds neutral
 _LIST: Final = msgspec.json.Decoder(list[Raw])
-
-_CONVERSATIONS: Final = frozenset({"messages", "input"})
-_NAMED_SCALARS: Final = frozenset({"stream", "model", "n", "limit", "old_limit"})
-
-_SAMPLING: Final = _shape(ROWS, "n limit=max_new_tokens")
-_OPTIONS: Final = _shape(OLLAMA_ROWS, "limit=num_predict")
-_SHAPES: Final = {
-    Dialect.OPENAI_CHAT: _shape(
-        ROWS,
-        "stream model n limit=max_completion_tokens old_limit=max_tokens"
-        " prompt=messages token_ids=input_ids tools",
-    ),
-    Dialect.OPENAI_COMPLETIONS: _shape(
-        ROWS, "stream model n limit=max_tokens prompt", batches=True, answer=16
-    ),
-    Dialect.OPENAI_RESPONSES: _shape(
-        RESPONSES_ROWS,
-        "stream model limit=max_output_tokens prompt=input system=instructions tools",
-    ),
-    Dialect.ANTHROPIC: _shape(
-        ANTHROPIC_ROWS, "stream model limit=max_tokens prompt=messages system tools"
-    ),
-    Dialect.GENERATE: _shape(
-        ROWS,
-        "stream model sampling=sampling_params"
-        " prompt=text token_ids=input_ids embeddings=input_embeds",
-        batches=True,
-        inner=_SAMPLING,
-    ),
-    Dialect.OLLAMA_CHAT: _shape(
-        OLLAMA_ROWS,
-        "stream model sampling=options prompt=messages tools",
-        streams=True,
-        answer=_OLLAMA_ANSWER,
-        inner=_OPTIONS,
-    ),
-    Dialect.OLLAMA_GENERATE: _shape(
-        OLLAMA_ROWS,
-        "stream model sampling=options prompt system",
-        streams=True,
-        answer=_OLLAMA_ANSWER,
-        inner=_OPTIONS,
-    ),
-}

@@ -65,17 +65,28 @@ UNTOLD = Answer(None, None)
 """Of an answer without usage, or of none."""
 
 
-class Place(NamedTuple):
+class Place:
     """A place at an upstream, counted."""
 
-    upstream: UpstreamName
-    reason: str
-    mode: UpstreamName
-    lease: Lease
-    in_flight: int
-    """Sequences over both upstreams when it was decided, its own among them."""
-    at: float
-    """When it was decided."""
+    __slots__ = ("at", "in_flight", "lease", "mode", "reason", "upstream")
+
+    def __init__(
+        self,
+        upstream: UpstreamName,
+        reason: str,
+        mode: UpstreamName,
+        lease: Lease,
+        in_flight: int,
+        at: float,
+    ) -> None:
+        self.upstream = upstream
+        self.reason = reason
+        self.mode = mode
+        self.lease = lease
+        self.in_flight = in_flight
+        """Sequences over both upstreams when it was decided, its own among them."""
+        self.at = at
+        """When it was decided; seconds, monotonic."""
 
 
 class Waiter(Protocol):

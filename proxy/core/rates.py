@@ -31,8 +31,11 @@ class DecayedAverage:
 
     def value(self, now: float) -> float:
         """The average at `now`."""
-        weight_of_past = exp(-max(0.0, now - self._at) / self._window_seconds)
-        return self._level + (self._average - self._level) * weight_of_past
+        seconds = now - self._at
+        past = self._average - self._level
+        if seconds > 0.0 and past:
+            past *= exp(-seconds / self._window_seconds)
+        return self._level + past
 
 
 class DecayedRate:
@@ -56,9 +59,12 @@ class DecayedRate:
 
     def add(self, amount: float, now: float) -> None:
         """Take note that `amount` came at `now`."""
-        self._rate = self.value(now) + amount / self.window_seconds
+        seconds, window = now - self._at, self.window_seconds
+        rate = self._rate * exp(-seconds / window) if seconds > 0.0 else self._rate
+        self._rate = rate + amount / window
         self._at = now
 
     def value(self, now: float) -> float:
         """The rate at `now`, per second."""
-        return self._rate * exp(-max(0.0, now - self._at) / self.window_seconds)
+        seconds = now - self._at
+        return self._rate * exp(-seconds / self.window_seconds) if seconds > 0.0 else self._rate

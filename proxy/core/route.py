@@ -4,14 +4,19 @@ Order matters and is the contract (docs/architecture.md): rules that only base c
 what is usable, then the operator's control, the client's override, preferences, the mode, the cap.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from proxy.core.eligibility import Eligibility, Rule, Verdict
 from proxy.core.words import Control, UpstreamName
 
-SPEC = UpstreamName.SPEC
-BASE = UpstreamName.BASE
+SPEC: Final = UpstreamName.SPEC
+BASE: Final = UpstreamName.BASE
+
+_AUTO: Final = Control.AUTO
+_ONLY_BASE: Final = Verdict.BASE
+_ANYWHERE: Final = Verdict.ANY
 
 
 class Reason(StrEnum):
@@ -28,8 +33,8 @@ class Reason(StrEnum):
     RETRY = "retry"
 
 
-_ELIGIBILITY = {rule: f"eligibility:{rule}" for rule in Rule}
-REASONS: tuple[str, ...] = (*Reason, *_ELIGIBILITY.values())
+_ELIGIBILITY: Final[Mapping[Rule, str]] = {rule: f"eligibility:{rule}" for rule in Rule}
+REASONS: Final[tuple[str, ...]] = (*Reason, *_ELIGIBILITY.values())
 """Every value that a reason can have."""
 
 
@@ -47,33 +52,67 @@ class Need(NamedTuple):
     """The upstream that it has found not to be there; only load is asked for with it."""
 
 
-class View(NamedTuple):
-    """What the decision needs to know of an upstream."""
+class View:
+    """What the decision needs to know of an upstream; kept, and brought up to date."""
 
-    usable: bool
-    why_not: Reason
-    """`drain` if the operator took it out, else `health`."""
-    in_flight: int
-    """Sequences."""
-    cap: int | None
-    """Sequences; None for no cap."""
-    trial: bool = False
-    """Whether it is in probation, and its one request is not out."""
+    __slots__ = ("cap", "in_flight", "trial", "usable", "why_not")
+
+    def __init__(
+        self,
+        *,
+        usable: bool,
+        why_not: Reason,
+        in_flight: int,
+        cap: int | None,
+        trial: bool = False,
+    ) -> None:
+        self.usable = usable
+        self.why_not = why_not
+        """`drain` if the operator took it out, else `health`."""
+        self.in_flight = in_flight
+        """Sequences."""
+        self.cap = cap
+        """Sequences; None for no cap."""
+        self.trial = trial
+        """Whether it is in probation, and its one request is not out."""
 
 
-class Pair(NamedTuple):
-    """The picture that a decision is made from."""
+class Pair:
+    """The picture that a decision is made from; kept, and brought up to date."""
 
-    spec: View
-    base: View
-    base_in_maint: bool
-    control: Control
-    mode: UpstreamName
-    calibrated: bool
-    places: int
-    """Sequences that may still be admitted over both upstreams."""
-    spill: float | None
-    """Sequences on spec above which the rest goes to base, on GPUs of its own; None: shared."""
+    __slots__ = (
+        "base",
+        "base_in_maint",
+        "calibrated",
+        "control",
+        "mode",
+        "places",
+        "spec",
+        "spill",
+    )
+
+    def __init__(  # noqa: PLR0913 - a picture has as many parts as the decision asks for
+        self,
+        *,
+        spec: View,
+        base: View,
+        base_in_maint: bool,
+        control: Control,
+        mode: UpstreamName,
+        calibrated: bool,
+        places: int,
+        spill: float | None,
+    ) -> None:
+        self.spec = spec
+        self.base = base
+        self.base_in_maint = base_in_maint
+        self.control = control
+        self.mode = mode
+        self.calibrated = calibrated
+        self.places = places
+        """Sequences that may still be admitted over both upstreams."""
+        self.spill = spill
+        """Sequences on spec above which the rest goes to base, on GPUs of its own; None: shared."""
 
 
 class Decision(NamedTuple):
@@ -104,43 +143,65 @@ class Never(NamedTuple):
     rule: Rule
 
 
+_SPEC_BY_MODE: Final = Decision(SPEC, Reason.MODE)
+_BASE_BY_MODE: Final = Decision(BASE, Reason.MODE)
+_BY_CONTROL: Final = {
+    control: Decision(SPEC if control is Control.SPEC else BASE, Reason.CONTROL)
+    for control in Control
+}
+_BY_OVERRIDE: Final = {name: Decision(name, Reason.OVERRIDE) for name in UpstreamName}
+_BY_RULE: Final = {rule: Decision(BASE, reason) for rule, reason in _ELIGIBILITY.items()}
+_SPEC_FULL: Final = Decision(BASE, Reason.FULL)
+_BASE_FULL: Final = Decision(SPEC, Reason.FULL)
+_SPILLED: Final = Decision(BASE, Reason.SPILL)
+_TRIED: Final = Decision(BASE, Reason.HEALTH)
+_UNCALIBRATED: Final = Decision(BASE, Reason.UNCALIBRATED)
+"""Made once: a request is decided many times more often than there are decisions."""
+
+
 def decide(need: Need, pair: Pair) -> Decision | Wait | Never:
     """Return where `need` goes in this `pair`, or what it waits for."""
     if need.base_first:
         return _any_server(pair)
-    if need.eligibility.verdict is Verdict.BASE:
+    if need.eligibility.verdict is _ONLY_BASE:
         return _base_only(need, pair)
+    if need.avoid is not None or not (pair.spec.usable and pair.base.usable):
+        return _one_at_most(need, pair)
+    if need.weight > pair.places and need.weight:  # what is no load needs no place
+        return Wait(Why.FULL, None)
+    return _either(need, pair)
+
+
+def _one_at_most(need: Need, pair: Pair) -> Decision | Wait:
+    """With one usable, or none."""
     spec = pair.spec.usable and need.avoid is not SPEC
     base = pair.base.usable and need.avoid is not BASE
     if not spec and not base:
         return Wait(Why.NO_UPSTREAM, None)
     if not _is_admitted(need, pair):
         return Wait(Why.FULL, None)
-    if not spec:
-        return _placed(need, BASE, pair.base, _why_not(need, pair.spec))
-    if not base:
-        return _placed(need, SPEC, pair.spec, _why_not(need, pair.base))
-    return _either(need, pair)
+    if spec:
+        return _placed(need, Decision(SPEC, _why_not(need, pair.base)), pair.spec)
+    return _placed(need, Decision(BASE, _why_not(need, pair.spec)), pair.base)
 
 
 def _either(need: Need, pair: Pair) -> Decision | Wait:
     """With both usable: where it should go, and the cap."""
-    name, reason = _wish(need, pair)
-    if name is SPEC and not _fits(need, pair.spec):
-        return _placed(need, BASE, pair.base, Reason.FULL)
-    if reason == Reason.MODE and pair.spill is not None:
+    wish = _wish(need, pair)
+    if wish.upstream is SPEC and not _fits(need, pair.spec):
+        return _placed(need, _SPEC_FULL, pair.base)
+    if pair.spill is not None and wish.reason == Reason.MODE:
         return _spilled(need, pair, pair.spill)
-    return _placed(need, name, pair.spec if name is SPEC else pair.base, reason)
+    return wish if wish.upstream is SPEC else _placed(need, wish, pair.base)
 
 
 def _spilled(need: Need, pair: Pair, most: float) -> Decision | Wait:
     """On GPUs of their own both serve: spec as many as it is best for, base the rest."""
     if pair.mode is SPEC and pair.spec.in_flight + need.weight <= most:
-        return Decision(SPEC, Reason.MODE)
+        return _SPEC_BY_MODE
     if not has_room(need, pair.base) and _fits(need, pair.spec):
-        return Decision(SPEC, Reason.FULL)  # it takes nothing from a base that is full
-    reason = Reason.SPILL if pair.mode is SPEC else Reason.MODE
-    return _placed(need, BASE, pair.base, reason)
+        return _BASE_FULL  # it takes nothing from a base that is full
+    return _placed(need, _SPILLED if pair.mode is SPEC else _BASE_BY_MODE, pair.base)
 
 
 def _why_not(need: Need, view: View) -> Reason:
@@ -150,7 +211,7 @@ def _why_not(need: Need, view: View) -> Reason:
 
 def _any_server(pair: Pair) -> Decision | Wait:
     if pair.base.usable:
-        return Decision(BASE, Reason.MODE)
+        return _BASE_BY_MODE
     if pair.spec.usable:
         return Decision(SPEC, pair.base.why_not)
     return Wait(Why.NO_UPSTREAM, None)
@@ -165,24 +226,24 @@ def _base_only(need: Need, pair: Pair) -> Decision | Wait | Never:
         return Wait(Why.INELIGIBLE, BASE)
     if not _is_admitted(need, pair):
         return Wait(Why.FULL, None)
-    return _placed(need, BASE, pair.base, _ELIGIBILITY[rule])
+    return _placed(need, _BY_RULE[rule], pair.base)
 
 
-def _wish(need: Need, pair: Pair) -> tuple[UpstreamName, str]:
+def _wish(need: Need, pair: Pair) -> Decision:
     """Where it should go with both upstreams usable."""
-    if pair.control is not Control.AUTO:
-        return SPEC if pair.control is Control.SPEC else BASE, Reason.CONTROL
+    if pair.control is not _AUTO:
+        return _BY_CONTROL[pair.control]
     if need.override is not None:
-        return need.override, Reason.OVERRIDE
+        return _BY_OVERRIDE[need.override]
     if pair.base.trial:
         # While speculation serves, base would be tried by nobody, and be missing when load comes.
-        return BASE, Reason.HEALTH
-    rule = need.eligibility.rule
-    if need.eligibility.verdict is Verdict.PREFER and rule is not None:
-        return BASE, _ELIGIBILITY[rule]
+        return _TRIED
+    eligibility = need.eligibility
+    if eligibility.verdict is not _ANYWHERE and eligibility.rule is not None:
+        return _BY_RULE[eligibility.rule]
     if not pair.calibrated:
-        return BASE, Reason.UNCALIBRATED
-    return pair.mode, Reason.MODE
+        return _UNCALIBRATED
+    return _SPEC_BY_MODE if pair.mode is SPEC else _BASE_BY_MODE
 
 
 def _is_admitted(need: Need, pair: Pair) -> bool:
@@ -190,9 +251,9 @@ def _is_admitted(need: Need, pair: Pair) -> bool:
     return need.weight == 0 or need.weight <= pair.places
 
 
-def _placed(need: Need, name: UpstreamName, view: View, reason: str) -> Decision | Wait:
-    """At `name` if there is room; base full waits, and never overflows to spec."""
-    return Decision(name, reason) if has_room(need, view) else Wait(Why.FULL, name)
+def _placed(need: Need, decision: Decision, view: View) -> Decision | Wait:
+    """As decided if there is room; base full waits, and never overflows to spec."""
+    return decision if has_room(need, view) else Wait(Why.FULL, decision.upstream)
 
 
 def has_room(need: Need, view: View) -> bool:

@@ -34,6 +34,7 @@ class Strain:
         "_rests_until",
         "_signals",
         "least_acceptance",
+        "suspect",
     )
 
     def __init__(self, least_acceptance: float) -> None:
@@ -45,9 +46,15 @@ class Strain:
         self._poor_at = -inf
         """When acceptance was last known to be poor."""
         self._rests_until = -inf
+        self.suspect = False
+        """Whether it showed when it was last read; what it shows then only ends with time."""
 
     def read(self, signals: EngineSignals, now: float) -> None:
         """Take note of a reading made at `now`."""
+        self._note(signals, now)
+        self.suspect = self.shows(now)
+
+    def _note(self, signals: EngineSignals, now: float) -> None:
         before, self._signals = self._signals, signals
         if before is not None and not before.fresh(now):
             self._queued = 0  # what was between the two is unknown
@@ -72,6 +79,7 @@ class Strain:
         self._queued = 0
         self._poor_since = inf
         self._rests_until = -inf
+        self.suspect = False
 
     def shows(self, now: float) -> bool:
         """Whether speculation should be left, or not gone back to."""

@@ -8,7 +8,6 @@ on spec; where load is steady, chance does not drive it to base (docs/policy.md 
 """
 
 from dataclasses import dataclass
-from math import inf
 from typing import Final
 
 _CONFIRM_SECONDS: Final = 10.0
@@ -39,12 +38,14 @@ class Bounds:
 class Tolerance:
     """The share of N* above which speculation is left."""
 
-    __slots__ = ("_left_at", "_offered", "bounds", "share")
+    __slots__ = ("_left_at", "_offered", "bounds", "judges", "share")
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
         self.share = bounds.first
-        self._left_at = inf
+        self.judges = False
+        """Whether a leaving waits for its judgement."""
+        self._left_at = 0.0
         self._offered = 0.0
 
     def set_to(self, bounds: Bounds) -> None:
@@ -54,28 +55,29 @@ class Tolerance:
         self.bounds = bounds
         self.share = min(bounds.most, max(bounds.least, self.share))
 
-    @property
-    def judges(self) -> bool:
-        """Whether a leaving waits for its judgement."""
-        return self._left_at < inf
-
     def begin_anew(self) -> None:
         """What was learned is of another server, or another N*."""
         self.share = self.bounds.first
-        self._left_at = inf
+        self.judges = False
 
     def left(self, now: float) -> None:
         """Speculation was left because of load."""
+        self.judges = True
         self._left_at = now
         self._offered = 0.0
 
-    def offered(self, work: float, now: float, rate: float) -> None:
-        """Output tokens that arrive at `now`, 0 where only time passes; `rate` is λ*."""
+    def offered(self, work: float, now: float, rate: float) -> bool:
+        """Output tokens that arrive at `now`, 0 where only time passes; `rate` is λ*.
+
+        Whether a leaving is judged by it.
+        """
         if not self.judges:
-            return
+            return False
         self._offered += work
         seconds = now - self._left_at
-        if seconds >= _CONFIRM_SECONDS:
-            self._left_at = inf
-            factor = _SOONER if self._offered > _CLEARLY * rate * seconds else _LATER
-            self.share = min(self.bounds.most, max(self.bounds.least, self.share * factor))
+        if seconds < _CONFIRM_SECONDS:
+            return False
+        self.judges = False
+        factor = _SOONER if self._offered > _CLEARLY * rate * seconds else _LATER
+        self.share = min(self.bounds.most, max(self.bounds.least, self.share * factor))
+        return True

@@ -18,6 +18,7 @@ class Upstream:
         "health",
         "identity",
         "name",
+        "view",
         "work",
     )
 
@@ -32,6 +33,9 @@ class Upstream:
         self.faults: tuple[str, ...] = ()
         """Why it is misconfigured, as sentences."""
         self.configured_cap = configured_cap
+        self.view = View(usable=False, why_not=Reason.HEALTH, in_flight=0, cap=configured_cap)
+        """The picture that a decision needs; `look` brings it up to date, but for the count."""
+        self.look()
 
     @property
     def cap(self) -> int | None:
@@ -45,13 +49,14 @@ class Upstream:
         """Whether it is the pair's to use; probation counts, or nothing would ever try it again."""
         return self.admin_state is AdminState.READY and self.health.state is not Health.EJECTED
 
-    def view(self, in_flight: int) -> View:
-        """The picture that a decision needs."""
+    def look(self) -> None:
+        """Something was said of it: bring its picture in line, which every decision reads."""
+        view = self.view
         ready = self.admin_state is AdminState.READY
-        why_not = Reason.HEALTH if ready else Reason.DRAIN
-        usable = ready and self.health.usable
-        trial = usable and self.health.state is Health.PROBATION
-        return View(usable, why_not, in_flight, self.cap, trial)
+        view.why_not = Reason.HEALTH if ready else Reason.DRAIN
+        view.usable = ready and self.health.usable
+        view.cap = self.cap
+        view.trial = view.usable and self.health.state is Health.PROBATION
 
     def __str__(self) -> str:
         """Its state, for a refusal to name; where it is the wrong server, with what is wrong."""

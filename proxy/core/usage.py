@@ -163,13 +163,12 @@ def decode(data: bytes) -> Event | None:
 def usage_of(body: bytes, dialect: Dialect) -> int | None:
     """Return the output tokens that a whole JSON answer reports, of a batch the sum; else None."""
     try:
-        if dialect is Dialect.GENERATE and body.lstrip()[:1] == b"[":
-            events = _EVENTS.decode(body)
-        else:
-            events = [_EVENT.decode(body)]
+        if dialect is not Dialect.GENERATE or body.lstrip()[:1] != b"[":
+            return _known(_written(_EVENT.decode(body))[0])
+        events = _EVENTS.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     total = None
     for event in events:
-        total = add(total, _reported(event)[0])
+        total = add(total, _known(_written(event)[0]))
     return total

@@ -29,10 +29,12 @@ that it comes again is part of its want; so within one file all numbers rise."""
 class WaitingRoom(Generic[T]):
     """At most `size` tickets in the order in which they came."""
 
-    __slots__ = ("_came", "_files", "_numbers", "size")
+    __slots__ = ("_came", "_files", "_numbers", "empty", "size")
 
     def __init__(self, size: int) -> None:
         self.size = size
+        self.empty = True
+        """Whether nobody waits; kept, since it is asked for each request."""
         self._files: dict[Hashable, dict[T, None]] = {}
         self._numbers: dict[T, int] = {}
         self._came = 0
@@ -60,6 +62,7 @@ class WaitingRoom(Generic[T]):
         those who came again before it.
         """
         self._came += 1
+        self.empty = False
         self._numbers[ticket] = self._came - _IN_FRONT if again else self._came
         self._files.setdefault(ticket.want, {})[ticket] = None
 
@@ -67,6 +70,7 @@ class WaitingRoom(Generic[T]):
         """Give up one's stand; whether there was one."""
         if self._numbers.pop(ticket, None) is None:
             return False
+        self.empty = not self._numbers
         file = self._files[ticket.want]
         del file[ticket]
         if not file:

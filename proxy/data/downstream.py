@@ -14,7 +14,6 @@ from math import inf
 from typing import cast
 
 from proxy.core.endpoints import Endpoint, Kind, find
-from proxy.core.http import header
 from proxy.core.keys import presented
 from proxy.core.observer import Record
 from proxy.core.refusals import RETRY_AFTER_BUSY
@@ -329,7 +328,7 @@ class ClientConnection(asyncio.Protocol):
             if allowed is not None:
                 self._answer_preflight(head, endpoint, allowed, now)
                 return
-        request_id = front.ids.choose(header(head.headers, b"x-request-id"))
+        request_id = front.ids.choose(head.first.get(b"x-request-id"))
         began_at = now if self._began_at is None else self._began_at
         account = Account(request_id, endpoint, head.method, began_at)
         self._relay = Relay(front, self, head, account)
@@ -348,7 +347,7 @@ class ClientConnection(asyncio.Protocol):
         """Why the head is enough to refuse, in the order of the contract: 401, 404, 405."""
         keyring, endpoint = self._front.keyring, account.endpoint
         if keyring:
-            account.key_name = keyring.name_of(presented(head.headers))
+            account.key_name = keyring.name_of(presented(head.headers, head.first))
             if account.key_name is None:
                 return InvalidApiKey("an API key is needed, and none or a wrong one was given")
         if endpoint is None:
@@ -370,7 +369,7 @@ class ClientConnection(asyncio.Protocol):
     ) -> None:
         """Tell a browser what it may send; asked without a key, and counted where its path is."""
         front = self._front
-        request_id = front.ids.choose(header(head.headers, b"x-request-id"))
+        request_id = front.ids.choose(head.first.get(b"x-request-id"))
         if endpoint.needs_key:
             front.opened()
             began_at = now if self._began_at is None else self._began_at

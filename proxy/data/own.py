@@ -3,7 +3,7 @@
 from http import HTTPStatus
 
 from proxy.core.answers import refusal_body
-from proxy.core.http import decision_lines, header
+from proxy.core.http import decision_lines
 from proxy.data.front import Front
 from proxy.data.ledger import Account
 from proxy.data.reader import RequestHead
@@ -43,7 +43,7 @@ def own_answer(path: str, head: RequestHead, front: Front, *, keep_alive: bool) 
     """
     able = front.dispatcher.usable and not front.dispatcher.draining
     good = path == "/livez" or able
-    offered = header(head.headers, b"x-request-id")
+    offered = head.first.get(b"x-request-id")
     lines = [b"x-request-id: " + front.ids.choose(offered)]
     body = b""
     if path in {"/livez", "/readyz"}:

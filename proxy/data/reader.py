@@ -5,18 +5,23 @@ has sent ahead stays unread until its turn, and keeps to the limits. Pull: `feed
 it has nothing more to say.
 """
 
+from contextlib import suppress
+from typing import Final
+
 import httptools
 
-from proxy.core.http import head_fault, header
+from proxy.core.http import first_values, head_fault
 from proxy.errors import BadRequest, BodyTooLarge, HeadersTooLarge, Refusal
 
 _BLANK_LINE = b"\r\n\r\n"
 _LINE_ENDS = b"\r\n"
-_VERSIONS = (b" HTTP/1.1\r\n", b" HTTP/1.0\r\n")
 
 MAX_FEEDS = 64
 """Pieces of a chunked body that are read before others have their turn; a client can make them as
 small as four bytes."""
+
+_SPENT: Final = httptools.HttpRequestParser(object())
+"""The parser of every reader that reads no more; it refers to none of them."""
 
 
 class RequestHead:
@@ -25,7 +30,7 @@ class RequestHead:
     __slots__ = (
         "chunked",
         "content_length",
-        "expects_continue",
+        "first",
         "headers",
         "keep_alive",
         "method",
@@ -33,26 +38,25 @@ class RequestHead:
         "version",
     )
 
-    def __init__(  # noqa: PLR0913 - one head, eight facts
+    def __init__(
         self,
-        *,
         method: str,
         target: bytes,
         version: str,
         headers: list[tuple[bytes, bytes]],
-        keep_alive: bool,
-        content_length: int | None,
-        chunked: bool,
-        expects_continue: bool,
+        first: dict[bytes, bytes],
+        keep_alive: bool,  # noqa: FBT001 - by position: one is made for every request
     ) -> None:
         self.method = method
         self.target = target
         self.version = version
         self.headers = headers
+        self.first = first
+        """The first value of each name; names in lower case."""
         self.keep_alive = keep_alive
-        self.content_length = content_length
-        self.chunked = chunked
-        self.expects_continue = expects_continue
+        length = first.get(b"content-length")
+        self.content_length = None if length is None else int(length)
+        self.chunked = b"transfer-encoding" in first
 
     @property
     def has_body(self) -> bool:
@@ -63,6 +67,16 @@ class RequestHead:
     def path(self) -> bytes:
         """The target without its query."""
         return self.target.partition(b"?")[0]
+
+    @property
+    def expects_continue(self) -> bool:
+        """Whether the client waits to be asked for its body."""
+        expect = self.first.get(b"expect")
+        return (
+            expect is not None
+            and self.version == "1.1"
+            and expect.strip().lower() == b"100-continue"
+        )
 
 
 class RequestReader:
@@ -88,6 +102,7 @@ class RequestReader:
         "_short",
         "_unfruitful",
         "_url",
+        "_version",
         "body_bytes",
         "dead",
     )
@@ -105,8 +120,10 @@ class RequestReader:
         self._headers: list[tuple[bytes, bytes]] = []
         self._url = b""
         self._head: RequestHead | None = None
-        self._line: bytes | None = b""
-        """The first line so far, None once it has been looked at."""
+        self._line = b""
+        """The first line so far, until it is whole."""
+        self._version: str | None = None
+        """What the first line has ended with."""
         self._begun = False
         self._head_done = False
         self._keep_alive = False
@@ -171,7 +188,7 @@ class RequestReader:
         self._pending = b""
         self._first_piece = b""
         self._body = bytearray()
-        del self._parser
+        self._parser = _SPENT
 
     # llhttp's callbacks
 
@@ -204,25 +221,25 @@ class RequestReader:
     # head
 
     def _next_head(self) -> RequestHead | Refusal | None:
-        if not self._begun:
+        if not self._begun and self._pending.startswith((b"\r", b"\n")):
             self._skip_empty_lines()
-        while True:
-            piece = self._up_to_blank_line()
-            room = max(0, self._max_header - self._head_bytes)
-            self._head_bytes += len(piece)
-            if self._head_bytes > self._max_header:
-                self._feed_head(piece[:room])  # what is no HTTP is told as such at any cut
-                why = f"the request head is larger than {self._max_header} bytes"
-                return self._version_fault(piece[:room]) or self._refuse(HeadersTooLarge(why))
-            if not piece:
-                return None
-            self._begun = True
-            upgraded = self._feed_head(piece)
-            fault = self._version_fault(piece)
+        piece = self._up_to_blank_line()
+        self._head_bytes += len(piece)
+        if self._head_bytes > self._max_header:
+            return self._head_too_large(piece)
+        if not piece:
+            return None
+        self._begun = True
+        upgraded = False
+        try:
+            self._parser.feed_data(piece)
+        except httptools.HttpParserUpgrade:
+            upgraded = True
+        if self._version is None:
+            fault = self._read_version(piece)
             if fault is not None:
                 return fault
-            if self._head_done:
-                return self._head_read(upgraded=upgraded)
+        return self._head_read(upgraded=upgraded) if self._head_done else None
 
     def _skip_empty_lines(self) -> None:
         """Pass over what RFC 9112 section 2.2 asks a server to ignore; it counts as head."""
@@ -232,54 +249,51 @@ class RequestReader:
 
     def _up_to_blank_line(self) -> bytes:
         """Take what is pending up to the end of the head, or all of it."""
-        seen = len(self._last)
-        whole = self._last + self._pending
-        end = _blank_line_end(whole, 0, len(whole))
-        self._last, self._pending = whole[max(0, end - 3) : end], whole[end:]
-        return whole[seen:end]
+        last, whole = self._last, self._last + self._pending
+        end = whole.find(_BLANK_LINE) + len(_BLANK_LINE)
+        if end < len(_BLANK_LINE):  # there is none
+            self._last, self._pending = whole[-3:], b""
+            return whole[len(last) :]
+        self._pending = whole[end:]
+        return whole[len(last) : end]
 
-    def _feed_head(self, piece: bytes) -> bool:
-        """Feed a part of the head; whether it ended with the offer of an upgrade."""
-        try:
+    def _head_too_large(self, piece: bytes) -> Refusal:
+        """Refuse a head with which `piece` is too much; what is no HTTP is told so at any cut."""
+        piece = piece[: max(0, self._max_header - self._head_bytes + len(piece))]
+        with suppress(httptools.HttpParserUpgrade):
             self._parser.feed_data(piece)
-        except httptools.HttpParserUpgrade:
-            return True
-        return False
+        fault = self._read_version(piece) if self._version is None else None
+        why = f"the request head is larger than {self._max_header} bytes"
+        return fault or self._refuse(HeadersTooLarge(why))
 
-    def _version_fault(self, piece: bytes) -> Refusal | None:
+    def _read_version(self, piece: bytes) -> Refusal | None:
         """Refuse a first line, once `piece` has ended it, that ends as no request of ours does.
 
         llhttp also reads HTTP/2.0, RTSP and ICE, and HTTP/0.9, whose clients send that line alone
         and would wait for an answer until the deadline of a head.
         """
-        if self._line is None:
-            return None
-        self._line += piece
-        end = self._line.find(b"\n") + 1
+        line = self._line + piece
+        end = line.find(b"\n") + 1
         if not end:
-            return None
-        line, self._line = self._line[:end], None
-        if line.endswith(_VERSIONS):
-            return None
-        return self._refuse(BadRequest("HTTP/1.1 and HTTP/1.0 are spoken here"))
+            self._line = line
+        elif line.endswith(b" HTTP/1.1\r\n", 0, end):
+            self._version = "1.1"
+        elif line.endswith(b" HTTP/1.0\r\n", 0, end):
+            self._version = "1.0"
+        else:
+            return self._refuse(BadRequest("HTTP/1.1 and HTTP/1.0 are spoken here"))
+        return None
 
     def _head_read(self, *, upgraded: bool) -> RequestHead | Refusal:
-        version = self._parser.get_http_version()
         method = self._parser.get_method().decode("ascii")
-        fault = head_fault(method, self._url, version, self._headers)
+        headers = self._headers
+        first = first_values(headers)
+        version = self._version
+        assert version is not None  # noqa: S101 - a head has a first line
+        fault = head_fault(method, self._url, version, headers, first)
         if fault is not None:
             return self._refuse(BadRequest(fault))
-        length = header(self._headers, b"content-length")
-        head = RequestHead(
-            method=method,
-            target=self._url,
-            version=version,
-            headers=self._headers,
-            keep_alive=self._keep_alive,
-            content_length=None if length is None else int(length),
-            chunked=header(self._headers, b"transfer-encoding") is not None,
-            expects_continue=_expects_continue(version, self._headers),
-        )
+        head = RequestHead(method, self._url, version, headers, first, self._keep_alive)
         if upgraded:
             self._go_on_without_upgrade(head)
         self._head = head
@@ -307,30 +321,27 @@ class RequestReader:
     def _next_body(self) -> bytes | Refusal | None:
         head = self._head
         assert head is not None  # noqa: S101 - `next` has looked
-        if head.content_length is not None and head.content_length > self._max_body:
-            return self._too_large(f"{head.content_length} bytes")
+        refusal = None
         if not self._complete:
-            if head.chunked:
-                self._feed_chunked()
-            else:
-                self._feed_counted()
-        if self.body_bytes > self._max_body:
-            return self._too_large("more")
-        if self._unfruitful > self._max_header:
-            what = "the trailers or the extensions of a chunk are"
-            return self._refuse(HeadersTooLarge(f"{what} larger than {self._max_header} bytes"))
+            refusal = self._feed_chunked() if head.chunked else self._feed_counted(head)
+        if refusal is not None:
+            return refusal
         if not self._complete:
             return None
         body = b"".join((self._first_piece, self._body)) if self._body else self._first_piece
         self._reset()
         return body
 
-    def _feed_counted(self) -> None:
-        piece, self._pending = self._pending[: self._left], self._pending[self._left :]
+    def _feed_counted(self, head: RequestHead) -> Refusal | None:
+        if (head.content_length or 0) > self._max_body:
+            return self._too_large(f"{head.content_length} bytes")
+        pending, left = self._pending, self._left
+        piece, self._pending = pending[:left], pending[left:]
         self._left -= len(piece)
         self._parser.feed_data(piece)
+        return None
 
-    def _feed_chunked(self) -> None:
+    def _feed_chunked(self) -> Refusal | None:
         """Feed up to the end of this request and no further.
 
         A chunked body ends with CR LF CR LF, and llhttp does not say where in its input it ended.
@@ -351,6 +362,12 @@ class RequestReader:
             at = end
         self._last, self._pending = whole[max(0, at - 3) : at], whole[at:]
         self._short = bool(self._pending) and not self._complete
+        if self.body_bytes > self._max_body:
+            return self._too_large("more")
+        if self._unfruitful > limit:
+            what = "the trailers or the extensions of a chunk are"
+            return self._refuse(HeadersTooLarge(f"{what} larger than {limit} bytes"))
+        return None
 
     def _too_large(self, declared: str) -> Refusal:
         return self._refuse(
@@ -366,8 +383,3 @@ def _blank_line_end(data: bytes, start: int, stop: int) -> int:
     """Where the first CR LF CR LF in `data[start:stop]` ends; `stop` if there is none."""
     found = data.find(_BLANK_LINE, max(0, start), stop)
     return stop if found < 0 else found + len(_BLANK_LINE)
-
-
-def _expects_continue(version: str, headers: list[tuple[bytes, bytes]]) -> bool:
-    expect = header(headers, b"expect")
-    return version == "1.1" and expect is not None and expect.strip().lower() == b"100-continue"

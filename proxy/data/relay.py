@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from proxy.core.answers import error_event
 from proxy.core.endpoints import Endpoint
-from proxy.core.http import Framing, client_head, decision_lines, engine_head, header
+from proxy.core.http import Framing, client_head, decision_lines, engine_head
 from proxy.core.places import UNTOLD, Answer, Place, Ticket
 from proxy.core.refusals import RETRY_AFTER_BUSY
 from proxy.core.words import Outcome, RetryCause
@@ -284,7 +284,7 @@ class Relay:
 
     def _ask(self, _command: ev.Ask, now: float) -> ev.Event | None:
         account, front = self.account, self._front
-        override = header(self._head.headers, b"x-specswitch-route")
+        override = self._head.first.get(b"x-specswitch-route")
         account.need = need = front.need(self._endpoint, account.traits, override)
         answer = front.dispatcher.arrive(need, self, now)
         if isinstance(answer, Place):
@@ -350,6 +350,7 @@ class Relay:
             body_length=len(self._body) if had_body else None,
             # Its key is ours, if it had to have one when it came; a reload may have ended that.
             drop_keys=side.has_key or self.account.key_name is not None,
+            first=head.first,
         )
         engine.send(self, block, self._body)
 
@@ -399,6 +400,7 @@ class Relay:
                 response.headers,
                 added=(*added, *connection_line(head.version, keep_alive=client.keep_alive)),
                 framing=self.framing,
+                first=response.first,
             )
         )
         if client.slow:

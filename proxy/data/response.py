@@ -1,6 +1,6 @@
 """An engine's response head, and what follows from it for the client's answer."""
 
-from proxy.core.http import Framing, header
+from proxy.core.http import Framing, first_values
 from proxy.core.peek import Dialect
 from proxy.core.sse import StreamWatch
 from proxy.data.reader import RequestHead
@@ -11,27 +11,33 @@ _STREAMS = frozenset({b"text/event-stream", b"application/x-ndjson"})
 class ResponseHead:
     """An engine's response head. `length` is None where none was given; `bare` has no body."""
 
-    __slots__ = ("bare", "chunked", "headers", "length", "phrase", "status")
+    __slots__ = (
+        "bare",
+        "chunked",
+        "encoded",
+        "first",
+        "headers",
+        "length",
+        "media_type",
+        "phrase",
+        "status",
+    )
 
     def __init__(self, status: int, phrase: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+        first = first_values(headers)
         self.status = status
         self.phrase = phrase
         self.headers = headers
-        length = header(headers, b"content-length")
+        self.first = first
+        """The first value of each name; names in lower case."""
+        length = first.get(b"content-length")
         self.length = None if length is None else int(length)
-        self.chunked = header(headers, b"transfer-encoding") is not None
+        self.chunked = b"transfer-encoding" in first
         self.bare = status in {204, 304}
-
-    @property
-    def media_type(self) -> bytes:
+        self.media_type = first.get(b"content-type", b"").partition(b";")[0].strip().lower()
         """The content type without its parameters, lower case."""
-        value = header(self.headers, b"content-type") or b""
-        return value.partition(b";")[0].strip().lower()
-
-    @property
-    def encoded(self) -> bool:
+        self.encoded = b"content-encoding" in first
         """Whether the body is compressed or the like, so that we cannot read it."""
-        return header(self.headers, b"content-encoding") is not None
 
     @property
     def plain_json(self) -> bool:

@@ -279,8 +279,8 @@ class EngineConnection(asyncio.Protocol):
         if status < 100 or status == 101:  # noqa: PLR2004 - no status; an upgrade nobody asked for
             self._broken(f"its status is {status}")
         elif status >= 200:  # noqa: PLR2004 - an answer; 1xx is an interim one
-            self._head = ResponseHead(status, self._phrase, self._headers)
-            if transfer_codings(self._headers) not in ([], [b"chunked"]):
+            self._head = head = ResponseHead(status, self._phrase, self._headers)
+            if head.chunked and transfer_codings(self._headers) != [b"chunked"]:
                 self._broken("its transfer coding is not plain chunked")
         self._phrase = b""
         self._headers = []

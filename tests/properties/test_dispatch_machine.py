@@ -264,6 +264,22 @@ class DispatchMachine(RuleBasedStateMachine):
             awaited.add(choice.upstream)
 
     @invariant()
+    def the_picture_is_kept(self) -> None:
+        """What decisions are made from is what was said of the servers, and by the operator."""
+        pair = self.pair.dispatcher
+        for upstream in (pair.spec, pair.base):
+            kept = upstream.view
+            seen = (kept.usable, kept.why_not, kept.cap, kept.trial)
+            upstream.look()
+            assert seen == (kept.usable, kept.why_not, kept.cap, kept.trial)
+        picture = pair._pair
+        assert (picture.spec, picture.base) == (pair.spec.view, pair.base.view)
+        assert picture.control is pair.control
+        assert picture.base_in_maint is (pair.base.admin_state is AdminState.MAINT)
+        assert pair.mode is pair._wanted(pair.controller.reason)[0]
+        assert pair.room.empty is (len(pair.room) == 0)
+
+    @invariant()
     def time_is_accounted_for(self) -> None:
         """The seconds in both modes are the seconds that have passed."""
         seconds = [self.pair.dispatcher.mode_seconds(m, self.pair.now) for m in UpstreamName]

@@ -6,10 +6,11 @@ from math import inf, log
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.modes import Controller, Load, Spec, Switch, Thresholds
+from proxy.core.modes import Controller, Switch, Thresholds
 from proxy.core.signals import EngineSignals
 from proxy.core.tolerance import Bounds
 from proxy.core.words import SwitchReason, Topology, UpstreamName
+from tests.harness.steps import Load, Spec, ask
 
 SPEC, BASE = UpstreamName.SPEC, UpstreamName.BASE
 
@@ -77,7 +78,7 @@ def play(
             controller.signals(signals(moment, now), now)
         controller.level(moment.in_flight, now)
         load = Load(moment.in_flight, moment.arriving, moment.arriving * moment.tokens)
-        told.append(controller.step(load, Spec(moment.usable, cap), now))
+        told.append(ask(controller, load, Spec(moment.usable, cap), now))
     return told
 
 
@@ -194,7 +195,7 @@ def test_it_always_comes_back(
     for second in range(int(patience(thresholds)) + 12):  # 10 s until the last signals are stale
         if told_again:
             controller.level(0, now + second)
-        controller.step(Load(0), Spec(usable=True, cap=None), now + second)
+        ask(controller, Load(0), Spec(usable=True, cap=None), now + second)
 
     assert controller.mode is SPEC
 
@@ -226,12 +227,12 @@ def test_a_lone_user_is_never_kept_on_base(
     came_back = False
     while now < end and not came_back:
         controller.level(1, now)
-        controller.step(Load(0, 1, work), Spec(usable=True, cap=None), now)
+        ask(controller, Load(0, 1, work), Spec(usable=True, cap=None), now)
         for _ in range(4):
             now += service / 4
-            controller.step(Load(1), Spec(usable=True, cap=None), now)
+            ask(controller, Load(1), Spec(usable=True, cap=None), now)
         controller.level(0, now)
-        controller.step(Load(0), Spec(usable=True, cap=None), now)
+        ask(controller, Load(0), Spec(usable=True, cap=None), now)
         came_back = controller.mode is SPEC
 
     assert came_back
@@ -262,3 +263,26 @@ def test_it_depends_on_what_it_was_told_only(thresholds: Thresholds, moments: li
         other.strain.shows(now + 1000.0)
 
     assert play(one, moments) == told
+
+
+@given(THRESHOLDS, CAPS, MOMENTS, st.lists(st.integers(0, 4), min_size=1, max_size=20))
+def test_no_end_leads_away(
+    thresholds: Thresholds, cap: int | None, moments: list[Moment], ends: list[int]
+) -> None:
+    """Where it says that an end changes nothing, a step at each end would have changed nothing."""
+    stepped, spared = Controller(thresholds, now=0.0), Controller(thresholds, now=0.0)
+    now = 0.0
+    for i, moment in enumerate(moments):
+        assert play(spared, [moment], start=now, cap=cap) == play(
+            stepped, [moment], start=now, cap=cap
+        )
+        now += moment.wait
+        left = moment.in_flight + moment.arriving
+        for j in range(ends[i % len(ends)]):
+            now += 0.05 * j
+            left = max(0, left - j)
+            said = spared.step(left, 0, 0.0, now) if spared.ended(left, now) else None
+            assert stepped.step(left, 0, 0.0, now) == said
+            assert (spared.mode, spared.reason) == (stepped.mode, stepped.reason)
+            assert spared.gate(cap) == stepped.gate(cap)
+            assert spared._crowded_at == stepped._crowded_at

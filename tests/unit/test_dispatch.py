@@ -168,7 +168,7 @@ def test_the_pair_has_a_limit() -> None:
     held = [pair.place(need(2)), pair.place(only_base(2))]
     _, waiting = pair.wait()
     pair.end(held[0])
-    assert waiting.place
+    assert waiting.place.lease.open
     pair.end(held[1])
     pair.end(waiting.place)
     refusal = pair.refusal(need(9))

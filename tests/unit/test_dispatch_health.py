@@ -387,3 +387,31 @@ def test_a_trial_that_speaks_has_succeeded() -> None:
     states.append(pair.state(BASE))
     assert states == [(Health.HEALTHY, None)] * 2
     pair.end(waiting.place)
+
+
+def test_what_the_old_server_did_well_says_nothing_of_the_new() -> None:
+    """Its requests fail in a row, whatever still ends well at the one that was there before."""
+    pair = Pair(replace(SETTINGS, health=replace(SETTINGS.health, passive_failures=2)))
+    old = pair.place()
+    pair.dispatcher.apply(
+        pair.dispatcher.settings, renewed={SPEC}, control=Control.SPEC, now=pair.now
+    )
+    pair.up(SPEC)
+    new = pair.fill(need(), 2)
+    pair.end(new[0], Evidence.BAD)
+    pair.end(old)
+    pair.end(new[1], Evidence.BAD)
+    assert pair.state(SPEC) == (Health.EJECTED, EjectionCause.REQUESTS)
+
+
+def test_a_trial_that_outlives_its_probation_heals_nobody() -> None:
+    """Probes have failed meanwhile, and what ends well then was sent before."""
+    pair = Pair()
+    pair.control(Control.SPEC)
+    pair.fail(SPEC)
+    pair.later(6.0)
+    trial = pair.place()
+    assert trial.lease.trial
+    pair.down(SPEC)
+    pair.end(trial)
+    assert pair.state(SPEC) == (Health.EJECTED, EjectionCause.PROBE)

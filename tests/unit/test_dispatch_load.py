@@ -169,6 +169,19 @@ def test_an_answer_of_no_time_says_nothing() -> None:
     assert pair.dispatcher.drift[SPEC].ratio is None
 
 
+def test_speed_is_looked_at_ten_times_a_second() -> None:
+    """A thousand answers a second tell no more than ten."""
+    pair = Pair(RATED)
+    for _ in range(19):
+        answer(pair, Answer(None, 0.022))
+    for _ in range(40):  # within half of a tenth of a second
+        answer(pair, Answer(None, 0.022), seconds=1 / 1024)
+    assert pair.dispatcher.drift[SPEC].ratio is None
+    pair.later(1.0)
+    answer(pair, Answer(None, 0.022))
+    assert pair.dispatcher.drift[SPEC].ratio is not None
+
+
 def test_nothing_to_compare_with_is_no_drift() -> None:
     """Without a calibration there is no watch."""
     pair = Pair()

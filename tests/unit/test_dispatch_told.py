@@ -155,9 +155,9 @@ def test_who_leaves_while_another_is_told_is_not_told() -> None:
     leaving, gone = pair.wait(only_base())
     _, third = pair.wait(only_base())
     pair.end(held)
-    assert first.place
+    assert first.place.lease.open
     assert gone.told == []
-    assert third.place
+    assert third.place.lease.open
 
 
 def test_who_is_placed_while_others_are_refused_is_not_refused() -> None:

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from proxy.core.modes import Load, Spec
 from proxy.core.places import Settings, Ticket
 from proxy.core.words import (
     AdminState,
@@ -98,7 +97,7 @@ def test_who_waits_for_room_over_both_is_passed_over() -> None:
     _, heavy = pair.wait(need(3))
     _, light = pair.wait(need(override=SPEC))
     pair.end(held[0])
-    assert light.place
+    assert light.place.lease.open
     for place in [*held[1:3], light.place]:
         pair.end(place)
     assert heavy.place.lease.weight == 3
@@ -170,7 +169,7 @@ def test_those_waiting_come_first_when_time_changes_the_mode() -> None:
     pair.control(Control.BASE)
     held = pair.place()
     pair.control(Control.AUTO)
-    pair.dispatcher.controller.step(Load(9), Spec(usable=True, cap=1), pair.now)
+    pair.dispatcher.controller.step(9, 0, 0.0, pair.now)
     _, waiting = pair.wait()
     pair.now += 10.0
     _, newcomer = pair.wait()

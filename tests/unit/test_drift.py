@@ -53,6 +53,13 @@ def test_a_pause_is_no_drift() -> None:
     assert drift.ratio == pytest.approx(20.0**0.01)
 
 
+def test_ten_answers_a_second_are_looked_at() -> None:
+    """However many end; a slow pair's are all looked at."""
+    busy, calm = Drift(CURVE), Drift(CURVE)
+    assert sum(busy.looks(1000.0 + i / 1024) for i in range(1024)) == 10
+    assert all(calm.looks(1000.0 + i) for i in range(10))
+
+
 def test_a_watch_for_each_curve() -> None:
     """And none where nothing was calibrated."""
     assert set(drifts({UpstreamName.SPEC: CURVE})) == {UpstreamName.SPEC}

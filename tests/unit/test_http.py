@@ -11,9 +11,11 @@ from proxy.core.http import (
     client_head,
     decision_lines,
     engine_head,
+    first_values,
     head_fault,
     header,
     named_by_connection,
+    transfer_codings,
 )
 from proxy.core.keys import KEY_HEADERS
 from proxy.core.words import UpstreamName
@@ -75,19 +77,37 @@ def test_a_header_is_found_by_its_lower_case_name() -> None:
     assert header(headers, b"x-z") is None
 
 
+def test_the_first_value_of_each_name() -> None:
+    """By its name in lower case; as many as there are headers, but where a name stands twice."""
+    headers = [(b"A", b"1"), (b"X-Y", b"2"), (b"x-y", b"3")]
+
+    assert first_values(headers) == {b"a": b"1", b"x-y": b"2"}
+
+
+def test_the_transfer_codings() -> None:
+    """Of every line, in lower case, without the white space around them."""
+    assert transfer_codings([HOST]) == []
+    assert transfer_codings([CHUNKED, HOST, (b"TRANSFER-ENCODING", b" GZIP, chunked ")]) == [
+        b"chunked",
+        b"gzip, chunked",
+    ]
+
+
 @pytest.mark.parametrize(
     ("headers", "names"),
     [
         ([], set()),
         ([(b"Accept", b"close")], set()),
         ([(b"Connection", b"close")], {b"close"}),
+        ([(b"Connection", b"close"), (b"connection", b"x-a")], {b"close", b"x-a"}),
+        ([(b"connection", b"Keep-Alive"), (b"A", b"1"), (b"a", b"2")], {b"keep-alive"}),
         ([(b"Connection", b" Keep-Alive , X-A")], {b"keep-alive", b"x-a"}),
         ([(b"connection", b"x-a"), (b"CONNECTION", b"X-B")], {b"x-a", b"x-b"}),
     ],
 )
 def test_what_connection_names(headers: Headers, names: set[bytes]) -> None:
     """All of its lines count, in lower case."""
-    assert named_by_connection(headers) == names
+    assert named_by_connection(headers, first_values(headers)) == names
 
 
 # Refused heads -----------------------------------------------------------------------------
@@ -111,7 +131,7 @@ def test_a_head_that_is_accepted(
     method: str, target: bytes, version: str, headers: Headers
 ) -> None:
     """Two readers read it in one way."""
-    assert head_fault(method, target, version, headers) is None
+    assert head_fault(method, target, version, headers, first_values(headers)) is None
 
 
 @pytest.mark.parametrize(
@@ -141,7 +161,7 @@ def test_a_head_that_is_refused(
     *, method: str, target: bytes, version: str, headers: Headers, why: str
 ) -> None:
     """It is well-formed, and says why it has no place here."""
-    assert why in (head_fault(method, target, version, headers) or "")
+    assert why in (head_fault(method, target, version, headers, first_values(headers)) or "")
 
 
 # Request ids -------------------------------------------------------------------------------
@@ -310,12 +330,18 @@ NAMING = st.tuples(st.just(b"Connection"), st.lists(CASED, max_size=3).map(b" , 
 HEADERS = st.lists(st.tuples(CASED, VALUES) | NAMING, max_size=20)
 
 
+def named_in(headers: Headers) -> set[bytes]:
+    """Return what every `Connection` names, by another way than the code's."""
+    values = [value for name, value in headers if name.lower() == b"connection"]
+    return {name.strip().lower() for value in values for name in value.split(b",")}
+
+
 @given(headers=HEADERS, drop_keys=st.booleans(), body_length=st.none() | st.integers(0, 99))
 def test_exactly_what_is_not_hop_by_hop_reaches_an_engine(
     *, headers: Headers, drop_keys: bool, body_length: int | None
 ) -> None:
     """In order, byte for byte, once; beside it only what is ours."""
-    gone = HOP_BY_HOP | OURS_TO_ENGINE | named_by_connection(headers)
+    gone = HOP_BY_HOP | OURS_TO_ENGINE | named_in(headers)
     if drop_keys:
         gone |= KEY_HEADERS
     passed = [name + b": " + value for name, value in headers if name.lower() not in gone]
@@ -326,12 +352,24 @@ def test_exactly_what_is_not_hop_by_hop_reaches_an_engine(
     assert found[1:] == [*ADDED, *passed, *length]
 
 
+@given(headers=HEADERS, drop_keys=st.booleans())
+def test_the_first_values_may_be_known_before(*, headers: Headers, drop_keys: bool) -> None:
+    """Told of them, both heads are what they are without."""
+    first = first_values(headers)
+    plain = client_head(200, b"OK", headers, added=(), framing=Framing.NONE)
+
+    assert client_head(200, b"OK", headers, added=(), framing=Framing.NONE, first=first) == plain
+    assert engine_head(
+        b"GET", b"/", headers, added=(), body_length=None, drop_keys=drop_keys, first=first
+    ) == engine_head(b"GET", b"/", headers, added=(), body_length=None, drop_keys=drop_keys)
+
+
 @given(HEADERS, st.sampled_from(Framing))
 def test_exactly_what_is_not_hop_by_hop_reaches_a_client(
     headers: Headers, framing: Framing
 ) -> None:
     """In order, byte for byte, once; beside it only what is ours."""
-    gone = HOP_BY_HOP | OURS_TO_CLIENT | (named_by_connection(headers) - {b"content-length"})
+    gone = HOP_BY_HOP | OURS_TO_CLIENT | (named_in(headers) - {b"content-length"})
     passed = [name + b": " + value for name, value in headers if name.lower() not in gone]
     chunked = [b"transfer-encoding: chunked"] if framing is Framing.CHUNKED else []
 

@@ -72,3 +72,64 @@ def test_time_with_both_active_is_what_overlaps() -> None:
     counts.take(SPEC, 1, Work(), trial=False, now=100.0)
     counts.give_back(other, 101.5)
     assert counts.both_active_seconds(200.0) == 5.5
+
+
+def test_alone_is_the_mean_over_its_time() -> None:
+    """Two for a second, then three: what was there before it counts, what came before does not."""
+    counts = InFlight()
+    counts.take(SPEC, 9, Work(), trial=False, now=0.0)
+    counts.give_back(counts.take(SPEC, 1, Work(), trial=False, now=0.0), 5.0)
+    lease = counts.take(SPEC, 1, Work(), trial=False, now=10.0)
+    counts.take(SPEC, 2, Work(), trial=False, now=11.0)
+    assert counts.alone(lease, 12.0) == 11.0
+    counts.give_back(lease, 14.0)
+    assert counts.alone(lease, 14.0) == 11.5
+
+
+def test_nothing_is_alone_for_no_time() -> None:
+    """Nothing can be divided by it."""
+    counts = InFlight()
+    assert counts.alone(counts.take(SPEC, 1, Work(), trial=False, now=1.0), 1.0) is None
+
+
+@pytest.mark.parametrize(
+    ("began", "ended", "alone"),
+    [(1.0, 2.0, True), (1.0, 3.0, False), (2.0, 4.0, False), (3.0, 3.0, True), (5.0, 9.0, True)],
+)
+def test_beside_another_it_is_not_alone(*, began: float, ended: float, alone: bool) -> None:
+    """From 2 to 5 it ran; the other one had work within, for longer than a moment, or had not."""
+    counts, events = InFlight(), []
+    events += [(began, 1, "take"), (ended, 2, "back"), (2.0, 0, "begin"), (5.0, 0, "end")]
+    other, lease, seen = None, None, None
+    for now, _, what in sorted(events):
+        if what == "take":
+            other = counts.take(BASE, 1, Work(), trial=False, now=now)
+        elif what == "back":
+            assert other is not None
+            counts.give_back(other, now)
+        elif what == "begin":
+            lease = counts.take(SPEC, 1, Work(), trial=False, now=now)
+        else:
+            assert lease is not None
+            seen = counts.alone(lease, now)
+    assert (seen is not None) is alone
+
+
+def test_what_was_over_when_it_began_is_not_beside_it() -> None:
+    """Both had some until that very moment."""
+    counts = InFlight()
+    first = counts.take(SPEC, 1, Work(), trial=False, now=0.0)
+    other = counts.take(BASE, 1, Work(), trial=False, now=1.0)
+    counts.give_back(other, 2.0)
+    lease = counts.take(SPEC, 1, Work(), trial=False, now=2.0)
+    counts.give_back(first, 2.0)
+    assert counts.alone(lease, 5.0) == 1.0
+
+
+def test_beside_another_that_runs_on_it_is_not_alone() -> None:
+    """Nor where that one has not ended yet; at its very beginning it is."""
+    counts = InFlight()
+    lease = counts.take(SPEC, 1, Work(), trial=False, now=0.0)
+    counts.take(BASE, 1, Work(), trial=False, now=1.0)
+    assert counts.alone(lease, 1.0) == 1.0
+    assert counts.alone(lease, 1.5) is None

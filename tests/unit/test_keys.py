@@ -2,6 +2,7 @@
 
 import pytest
 
+from proxy.core.http import first_values
 from proxy.core.keys import KEY_HEADERS, Keyring, presented
 
 
@@ -22,11 +23,15 @@ from proxy.core.keys import KEY_HEADERS, Keyring, presented
         ([(b"x-api-key", b"  ")], None),
         ([(b"authorization", b"Basic x"), (b"x-api-key", b""), (b"api-key", b"sk-3")], b"sk-3"),
         ([(b"x-api-key", b"first"), (b"authorization", b"Bearer second")], b"first"),
+        ([(b"api-key", b"first"), (b"authorization", b"Bearer second")], b"first"),
+        ([(b"authorization", b"Bearer first"), (b"api-key", b"second")], b"first"),
+        ([(b"authorization", b"Basic x"), (b"Authorization", b"Bearer sk-1")], b"sk-1"),
     ],
 )
 def test_the_key_that_is_presented(headers: list[tuple[bytes, bytes]], key: bytes | None) -> None:
     """OpenAI's, Anthropic's and Azure's way to send one; the first that is there counts."""
     assert presented(headers) == key
+    assert presented(headers, first_values(headers)) == key
 
 
 def test_where_keys_travel_is_known() -> None:
@@ -62,6 +67,7 @@ def test_whose_a_key_is(key: bytes | None, name: str | None) -> None:
     assert ring.name_of(key) == name
 
 
+@pytest.mark.interpreted
 def test_a_keyring_holds_no_key() -> None:
     """Not one byte of a key is in it, so none can leak from a dump or a traceback."""
     ring = Keyring({"team": "sk-very-secret"})

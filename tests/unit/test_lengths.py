@@ -49,9 +49,9 @@ def test_calibration_counts_until_usage_tells() -> None:
     """Twenty answers with usage, sequences counted one by one."""
     lengths = Lengths(200.0)
     for _ in range(9):
-        lengths.used(100, 2)
+        lengths.ended(0.0, 100, 2)
     assert lengths.output_tokens == 200.0
-    lengths.used(100, 2)
+    lengths.ended(0.0, 100, 2)
     assert lengths.output_tokens == 50.0
 
 
@@ -67,7 +67,7 @@ def test_counters_of_the_engines_come_before_calibration() -> None:
 def test_a_few_answers_are_better_than_nothing() -> None:
     """Where neither calibration nor engines say anything."""
     lengths = Lengths(None)
-    lengths.used(80, 1)
+    lengths.ended(0.0, 80, 1)
     assert lengths.output_tokens == 80.0
 
 
@@ -75,19 +75,37 @@ def test_usage_that_has_become_rare_no_longer_counts() -> None:
     """The few who ask for it may be others than those who do not; nor with nothing else known."""
     lengths = Lengths(200.0)
     for _ in range(20):
-        lengths.used(80, 1)
-    lengths.silent(100)
+        lengths.ended(0.0, 80, 1)
+    lengths.ended(0.0, None, 100)
     assert lengths.output_tokens == 80.0
     lengths.counted(3000.0, 20)
     assert lengths.output_tokens == 150.0
+
+
+@pytest.mark.parametrize("told", [100, 2000])
+def test_those_without_usage_count_however_many_had_it(told: int) -> None:
+    """With a memory of 500, so many without leave a share of 1/e, and three times as many 5 %."""
+    lengths = Lengths(200.0)
+    lengths.counted(3000.0, 20)
+    for _ in range(told):
+        lengths.ended(0.0, 80, 1)
+    for _ in range(500):
+        lengths.ended(0.0, None, 1)
+    assert (lengths.output_tokens == 80.0) is (told > 500)
+    for _ in range(1000):
+        lengths.ended(0.0, None, 1)
+    assert lengths.output_tokens == 150.0
+    for _ in range(200):
+        lengths.ended(0.0, 80, 1)
+    assert lengths.output_tokens == 80.0
 
 
 def test_absurd_figures_are_dropped() -> None:
     """One answer of a thousand million tokens would outweigh all others."""
     lengths = Lengths(200.0)
     for _ in range(20):
-        lengths.used(80, 1)
-    lengths.used(10**9, 1)
+        lengths.ended(0.0, 80, 1)
+    lengths.ended(0.0, 10**9, 1)
     lengths.counted(1e12, 30)
     assert lengths.output_tokens == 80.0
 
@@ -95,6 +113,6 @@ def test_absurd_figures_are_dropped() -> None:
 def test_service_time_is_a_mean() -> None:
     """Of how long requests held their places."""
     lengths = Lengths(None)
-    lengths.took(1.0)
-    lengths.took(3.0)
+    lengths.ended(1.0, None, 1)
+    lengths.ended(3.0, None, 1)
     assert lengths.service_seconds == 2.0

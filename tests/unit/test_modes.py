@@ -5,9 +5,10 @@ from math import inf, nan
 
 import pytest
 
-from proxy.core.modes import Controller, Load, Spec, Switch, Thresholds
+from proxy.core.modes import Controller, Switch, Thresholds
 from proxy.core.tolerance import Bounds
 from proxy.core.words import SwitchReason, Topology, UpstreamName
+from tests.harness.steps import Load, Spec, ask
 
 SPEC, BASE = UpstreamName.SPEC, UpstreamName.BASE
 
@@ -35,7 +36,7 @@ def step(
     controller: Controller, now: float, *, n: int = 0, arriving: int = 0, usable: bool = True
 ) -> Switch | None:
     """Ask with `n` in flight."""
-    return controller.step(Load(n, arriving), Spec(usable, None), now)
+    return ask(controller, Load(n, arriving), Spec(usable, None), now)
 
 
 def on_spec(thresholds: Thresholds = DEFAULTS) -> Controller:
@@ -288,7 +289,7 @@ def test_below_one_it_never_pays(crossover: float) -> None:
 def test_thresholds_that_are_withdrawn_end_speculation() -> None:
     """When N* is not known any more it goes to base at once, and says why."""
     controller = on_spec()
-    controller.thresholds = replace(DEFAULTS, crossover=None)
+    controller.set_to(replace(DEFAULTS, crossover=None), 1.0)
 
     assert step(controller, 1.0, n=1) == Switch(BASE, SwitchReason.UNCALIBRATED, 1.0, 1)
     assert step(controller, 100.0) is None

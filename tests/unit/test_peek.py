@@ -5,8 +5,8 @@ from time import thread_time
 
 import pytest
 
-from proxy.core import peek as module
 from proxy.core import prompts
+from proxy.core.bodies import SHAPES
 from proxy.core.eligibility import ROWS, Rule, SpecLimits, Traits
 from proxy.core.peek import MAX_SEQUENCES, Dialect, peek
 
@@ -539,6 +539,8 @@ def needed(body: object, dialect: Dialect = CHAT, limits: SpecLimits = LIMITS) -
             5625 + 64 + 10,
         ),
         ({"prompt": LONG, "options": {}}, OLLAMA_GENERATE, 5625 + 2048),
+        # Tools are in the prompt as they are written.
+        ({"messages": MESSAGES, "tools": ["w" * 9996]}, CHAT, 10_005 * 3 // 8 + 64 + 1),
         # Media are no text.
         ({"messages": [{"content": [PICTURE, {"text": "hi"}]}], "max_tokens": 9}, CHAT, 64 + 9),
         ({"text": "hi", "image_data": "A" * 99_999}, GENERATE, 1),
@@ -591,4 +593,4 @@ def test_nothing_of_the_body_is_kept() -> None:
 
 def test_every_dialect_has_a_shape() -> None:
     """A new dialect cannot be forgotten."""
-    assert set(module._SHAPES) == set(Dialect)
+    assert set(SHAPES) == set(Dialect)

@@ -16,7 +16,7 @@ from proxy.control.engine import Load
 from proxy.control.prober import Prober, ProbeRules
 from proxy.core.dispatch import Dispatcher
 from proxy.core.eligibility import Eligibility, Verdict
-from proxy.core.places import Evidence, Settings
+from proxy.core.places import Evidence, Place, Settings
 from proxy.core.route import Need
 from proxy.core.signals import EngineSignals
 from proxy.core.words import AdminState, EjectionCause, Health, UpstreamName
@@ -356,8 +356,7 @@ async def test_probation_is_asked_for_its_load() -> None:
         if scene.rounds == 2:
             for _ in range(5):
                 place = scene.dispatcher.arrive(need, Nobody(), scene.now)
-                assert not isinstance(place, Refusal)
-                assert isinstance(place, tuple)
+                assert isinstance(place, Place)
                 scene.dispatcher.end(place.lease, Evidence.BAD, scene.now)
         else:
             scene.now += 10.0

@@ -223,6 +223,22 @@ def test_trailers_are_no_headers() -> None:
     assert body == b"x"
 
 
+@pytest.mark.parametrize(
+    ("lines", "first"),
+    [
+        (b"X-A: 1\r\nX-B: 2\r\n", {b"x-a": b"1", b"x-b": b"2"}),
+        (b"X-A: 1\r\nx-a: 2\r\nX-B:\r\n", {b"x-a": b"1", b"x-b": b""}),
+    ],
+)
+def test_the_first_value_of_each_header(lines: bytes, first: dict[bytes, bytes]) -> None:
+    """By its name in lower case, however it was written; trailers are none."""
+    source = reader()
+    (head, _) = read(source, POST + lines + CHUNKED[len(POST) :] + b"0\r\nX-T: 1\r\n\r\n")
+
+    assert isinstance(head, RequestHead)
+    assert head.first == {b"host": b"a", b"transfer-encoding": b"chunked", **first}
+
+
 def test_a_body_in_one_piece_is_not_copied() -> None:
     """What came as it is needed is passed on as it came."""
     body = b"x" * 900
@@ -517,6 +533,29 @@ def test_a_declared_length_is_refused_before_its_body_comes() -> None:
     assert refusal.message == "the request body is 10 bytes, 9 bytes are allowed"
 
 
+def test_a_body_that_is_too_large_before_it_is_wrong() -> None:
+    """What came first is what is told."""
+    source = reader(body=9)
+    _, refusal = read(source, CHUNKED + b"a\r\n" + b"x" * 10 + b"no end")
+
+    assert isinstance(refusal, BodyTooLarge)
+    assert refusal.message == "the request body is more, 9 bytes are allowed"
+
+
+def test_limits_may_change_between_requests() -> None:
+    """What comes next is held to those that were told last."""
+    source = reader()
+    assert told(read(source, GET)) == [("GET", b"/livez"), b""]
+    source.keep_to(max_header_bytes=len(POST) + 23, max_body_bytes=3)
+
+    data = POST + b"Content-Length: %d\r\n\r\n"
+    assert told(read(source, data % 3 + b"abc")) == [("POST", b"/generate"), b"abc"]
+    assert told(read(source, data % 4 + b"abcd")) == [("POST", b"/generate"), BodyTooLarge]
+    source = reader()
+    source.keep_to(max_header_bytes=len(GET) - 1, max_body_bytes=3)
+    assert told(read(source, GET)) == [HeadersTooLarge]
+
+
 @pytest.mark.parametrize("size", [1, 100, 10_000])
 @pytest.mark.parametrize(
     "endless",
@@ -574,6 +613,7 @@ class Watched(RequestReader):
     __slots__ = ("__weakref__",)
 
 
+@pytest.mark.interpreted
 def test_a_closed_reader_is_free_at_once() -> None:
     """The parser and it hold each other, and connections do not wait for the collector."""
     source = Watched(max_header_bytes=1000, max_body_bytes=1000)

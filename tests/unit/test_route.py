@@ -1,7 +1,7 @@
 """The decision: a row for each rule of the contract, and what holds whatever the picture."""
 
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Any, TypeVar, assert_never
 
 import pytest
 from hypothesis import given
@@ -24,13 +24,36 @@ from proxy.core.route import (
 from proxy.core.words import Control, UpstreamName
 from tests.harness.pair import BASE, SPEC, model_path, need, only_base, prefers_base
 
+T = TypeVar("T", View, Pair)
+
+_PARTS: dict[type, tuple[str, ...]] = {
+    View: ("usable", "why_not", "in_flight", "cap", "trial"),
+    Pair: (
+        "spec",
+        "base",
+        "base_in_maint",
+        "control",
+        "mode",
+        "calibrated",
+        "places",
+        "spill",
+    ),
+}
+
+
+def but(picture: T, **changes: Any) -> T:  # noqa: ANN401 - what its parts are
+    """The same picture, but for `changes`."""
+    parts = {name: getattr(picture, name) for name in _PARTS[type(picture)]}
+    return type(picture)(**{**parts, **changes})
+
+
 WELL = View(usable=True, why_not=Reason.HEALTH, in_flight=0, cap=None)
-DOWN = WELL._replace(usable=False)
-DRAINED = WELL._replace(usable=False, why_not=Reason.DRAIN)
-FULL = WELL._replace(in_flight=8, cap=8)
-OVERFULL = WELL._replace(in_flight=9, cap=8)  # one that is heavier than all of it
-ON_TRIAL = WELL._replace(trial=True)
-NEARLY_FULL = WELL._replace(in_flight=7, cap=8)
+DOWN = but(WELL, usable=False)
+DRAINED = but(WELL, usable=False, why_not=Reason.DRAIN)
+FULL = but(WELL, in_flight=8, cap=8)
+OVERFULL = but(WELL, in_flight=9, cap=8)  # one that is heavier than all of it
+ON_TRIAL = but(WELL, trial=True)
+NEARLY_FULL = but(WELL, in_flight=7, cap=8)
 
 PAIR = Pair(
     spec=WELL,
@@ -66,8 +89,8 @@ def pair(
     places: int = 2048,
 ) -> Pair:
     """A picture in which all is well, but for what is given."""
-    return PAIR._replace(
-        spec=spec, base=base, control=control, mode=mode, calibrated=calibrated, places=places
+    return but(
+        PAIR, spec=spec, base=base, control=control, mode=mode, calibrated=calibrated, places=places
     )
 
 
@@ -75,7 +98,7 @@ NO_UPSTREAM = Wait(Why.NO_UPSTREAM, None)
 NO_BASE = Wait(Why.INELIGIBLE, BASE)
 MIN_P = Decision(BASE, "eligibility:min_p")
 LORA = Decision(BASE, "eligibility:lora")
-MAINT = PAIR._replace(base=DRAINED, base_in_maint=True)
+MAINT = but(PAIR, base=DRAINED, base_in_maint=True)
 
 ROWS = (
     # 1. Base-only rules: base or nothing, whatever the rest says.
@@ -97,7 +120,7 @@ ROWS = (
     Row("base alone", pair(spec=DOWN), need(), Decision(BASE, Reason.HEALTH)),
     Row("spec drained", pair(spec=DRAINED), need(), Decision(BASE, Reason.DRAIN)),
     Row("base drained", pair(base=DRAINED, mode=BASE), need(), Decision(SPEC, Reason.DRAIN)),
-    Row("base in maint", MAINT._replace(mode=BASE), need(), Decision(SPEC, Reason.DRAIN)),
+    Row("base in maint", but(MAINT, mode=BASE), need(), Decision(SPEC, Reason.DRAIN)),
     Row(
         "a survivor although control names it",
         pair(base=DOWN, control=Control.SPEC),
@@ -182,19 +205,19 @@ ROWS = (
     Row("base too full for two", pair(base=NEARLY_FULL), prefers_base(2), Wait(Why.FULL, BASE)),
     Row(
         "heavier than the cap, server busy",
-        pair(spec=NEARLY_FULL._replace(in_flight=1), base=NEARLY_FULL._replace(in_flight=1)),
+        pair(spec=but(NEARLY_FULL, in_flight=1), base=but(NEARLY_FULL, in_flight=1)),
         need(9),
         Wait(Why.FULL, BASE),
     ),
     Row(
         "heavier than the cap, server idle",
-        pair(spec=FULL._replace(in_flight=0)),
+        pair(spec=but(FULL, in_flight=0)),
         need(9),
         Decision(BASE, Reason.FULL),
     ),
     Row(
         "heavier than the cap, server idle and alone",
-        pair(spec=FULL._replace(in_flight=0), base=DOWN),
+        pair(spec=but(FULL, in_flight=0), base=DOWN),
         need(9),
         Decision(SPEC, Reason.HEALTH),
     ),
@@ -206,13 +229,11 @@ ROWS = (
         Decision(SPEC, Reason.CONTROL),
     ),
     # limits.max_in_flight counts over both.
-    Row(
-        "the last place", pair(spec=FULL._replace(cap=9), places=1), need(), Decision(SPEC, "mode")
-    ),
-    Row("no place left", pair(base=FULL._replace(cap=9), places=0), need(), Wait(Why.FULL, None)),
+    Row("the last place", pair(spec=but(FULL, cap=9), places=1), need(), Decision(SPEC, "mode")),
+    Row("no place left", pair(base=but(FULL, cap=9), places=0), need(), Wait(Why.FULL, None)),
     Row(
         "two wanted and one left",
-        pair(spec=FULL._replace(cap=None), places=1),
+        pair(spec=but(FULL, cap=None), places=1),
         need(2),
         Wait(Why.FULL, None),
     ),
@@ -257,7 +278,8 @@ PAIRS = st.builds(
     mode=st.sampled_from(UpstreamName),
     calibrated=st.booleans(),
     places=st.integers(-4, 12),
-).map(lambda p: p._replace(base=p.base._replace(usable=p.base.usable and not p.base_in_maint)))
+    spill=st.none() | st.floats(0.0, 12.0),
+).map(lambda p: but(p, base=but(p.base, usable=p.base.usable and not p.base_in_maint)))
 ELIGIBILITIES = st.just(Eligibility(Verdict.ANY, None)) | st.builds(
     Eligibility, st.sampled_from((Verdict.BASE, Verdict.PREFER)), st.sampled_from(Rule)
 )
@@ -321,14 +343,15 @@ def test_base_full_never_overflows_to_spec(wanted: Need, picture: Pair) -> None:
 
     On GPUs of its own it may, see below.
     """
-    full = picture._replace(
+    full = but(
+        picture,
         spill=None,
         base=View(usable=True, why_not=Reason.HEALTH, in_flight=8, cap=8),
-        spec=picture.spec._replace(in_flight=0),
+        spec=but(picture.spec, in_flight=0),
         base_in_maint=False,
         places=2048,
     )
-    meant = decide(wanted, full._replace(base=full.base._replace(cap=None)))
+    meant = decide(wanted, but(full, base=but(full.base, cap=None)))
     assert isinstance(meant, Decision)
     outcome = decide(wanted, full)
     if meant.upstream is BASE and wanted.weight:
@@ -355,14 +378,14 @@ def test_who_found_nobody_somewhere_goes_elsewhere(avoid: UpstreamName, control:
     """Whatever the operator or the mode says, with the reason `retry`; or it waits."""
     wanted = need()._replace(avoid=avoid)
     for mode in UpstreamName:
-        pair = PAIR._replace(control=control, mode=mode)
+        pair = but(PAIR, control=control, mode=mode)
         assert decide(wanted, pair) == Decision(avoid.other, Reason.RETRY)
     assert decide(wanted, _with(pair, avoid.other, FULL)) == Wait(Why.FULL, avoid.other)
     assert decide(wanted, _with(pair, avoid.other, DOWN)) == Wait(Why.NO_UPSTREAM, None)
 
 
 def _with(pair: Pair, name: UpstreamName, view: View) -> Pair:
-    return pair._replace(spec=view) if name is SPEC else pair._replace(base=view)
+    return but(pair, spec=view) if name is SPEC else but(pair, base=view)
 
 
 # GPUs of their own: both serve
@@ -370,22 +393,22 @@ def _with(pair: Pair, name: UpstreamName, view: View) -> Pair:
 
 def separate(*, spec: View = WELL, base: View = WELL, mode: UpstreamName = SPEC) -> Pair:
     """Two servers that do not share their GPUs; spec is best for three sequences."""
-    return pair(spec=spec, base=base, mode=mode)._replace(spill=3.0)
+    return but(pair(spec=spec, base=base, mode=mode), spill=3.0)
 
 
-BUSY = WELL._replace(in_flight=3)
+BUSY = but(WELL, in_flight=3)
 
 
 @pytest.mark.parametrize(
     ("case", "wanted", "outcome"),
     [
         (separate(), need(), Decision(SPEC, Reason.MODE)),
-        (separate(spec=WELL._replace(in_flight=2)), need(), Decision(SPEC, Reason.MODE)),
+        (separate(spec=but(WELL, in_flight=2)), need(), Decision(SPEC, Reason.MODE)),
         (separate(spec=BUSY), need(), Decision(BASE, Reason.SPILL)),
         (separate(), need(4), Decision(BASE, Reason.SPILL)),
         (separate(spec=BUSY, base=FULL), need(), Decision(SPEC, Reason.FULL)),
         (
-            separate(spec=BUSY._replace(cap=3), base=FULL),
+            separate(spec=but(BUSY, cap=3), base=FULL),
             need(),
             Wait(Why.FULL, BASE),
         ),

@@ -4,6 +4,7 @@ import pytest
 
 from proxy.core.health import HealthRules
 from proxy.core.identity import Identity, mismatches
+from proxy.core.route import Reason
 from proxy.core.upstream import Upstream
 from proxy.core.words import AdminState, UpstreamName
 
@@ -75,3 +76,25 @@ def test_the_cap(configured: int | None, reported: int | None, cap: int | None) 
     assert it.cap == (configured or None)
     it.identity = Identity(known=True, max_running_requests=reported)
     assert it.cap == cap
+
+
+def test_its_picture_follows_what_was_said_of_it() -> None:
+    """By the operator, by probes, by requests; the count is not its to keep."""
+    it = upstream(cap=8)
+    it.view.in_flight = 3
+    it.look()
+    view = it.view
+    assert (view.usable, view.trial, view.cap, view.in_flight) == (True, False, 8, 3)
+    it.admin_state = AdminState.DRAIN
+    it.look()
+    assert (view.usable, view.why_not) == (False, Reason.DRAIN)
+    it.admin_state = AdminState.READY
+    it.health.request_failed(trial=False, now=0.0)
+    it.look()
+    assert (view.usable, view.why_not) == (False, Reason.HEALTH)
+    it.health.advance(5.0)
+    it.look()
+    assert (view.usable, view.trial) == (True, True)
+    it.health.trial_started()
+    it.look()
+    assert (view.usable, view.trial) == (False, False)
