@@ -14,6 +14,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable
+from functools import partial
 from math import inf
 from typing import Final
 
@@ -126,16 +127,18 @@ class Listener:
         client.setblocking(False)
         task = asyncio.get_running_loop().create_task(self._open(client))
         self._opening.add(task)
-        task.add_done_callback(self._opening.discard)
+        task.add_done_callback(partial(self._opened, client))
 
     async def _open(self, client: socket.socket) -> None:
         try:
             await asyncio.get_running_loop().connect_accepted_socket(self._protocol, client)
         except OSError:
             client.close()  # it has left already
-        except BaseException:
+
+    def _opened(self, client: socket.socket, task: asyncio.Task[None]) -> None:
+        self._opening.discard(task)
+        if task.cancelled():
             client.close()
-            raise
 
     def _pause(self) -> None:
         for server in self._servers:

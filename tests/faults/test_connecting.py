@@ -304,3 +304,14 @@ async def test_one_that_speaks_out_of_turn_goes_to_nobody() -> None:
     assert pool.idle == 0
     pool.go.set()
     await sink.flushed.wait()
+
+
+async def test_one_made_for_nobody_and_lost_is_not_kept() -> None:
+    """Its request has had another, and nobody could use it."""
+    sink, pool = Hearer(), OddPool(None)
+    pool.obtain(sink, fresh=False)
+    used(pool).keep()
+    await until(lambda: not pool._connecting, "it has ended")
+
+    assert sink.heard == ["connected, new"]
+    assert pool.idle == 0

@@ -415,3 +415,12 @@ def test_a_trial_that_outlives_its_probation_heals_nobody() -> None:
     pair.down(SPEC)
     pair.end(trial)
     assert pair.state(SPEC) == (Health.EJECTED, EjectionCause.PROBE)
+
+
+def test_a_renewed_upstream_is_not_decided_by_what_the_old_one_was() -> None:
+    """Nobody has seen it yet, so nobody is sent there, whatever the operator says."""
+    pair = Pair()
+    pair.dispatcher.apply(SETTINGS, renewed={SPEC}, control=Control.SPEC, now=pair.now)
+    assert pair.place().upstream is BASE
+    pair.up(SPEC)
+    assert pair.place().upstream is SPEC

@@ -397,3 +397,15 @@ def test_a_quick_restart_is_noticed() -> None:
     pair.up(SPEC, replace(IDENTITIES[SPEC], model="other"))
     assert pair.dispatcher.mode is BASE
     assert not pair.dispatcher.wants_identity(BASE)
+
+
+def test_an_end_brings_speculation_back() -> None:
+    """It is not left for the next tick, nor for the next request."""
+    pair = Pair(RATED)
+    held = pair.fill(need(), 40)
+    assert pair.dispatcher.mode is BASE
+    pair.now += 1000.0
+    for place in held:
+        assert pair.dispatcher.mode is BASE
+        pair.end(place)
+    assert pair.dispatcher.mode is SPEC

@@ -168,3 +168,27 @@ async def test_who_has_left_before_it_was_taken_is_nobody(listening: Listener) -
     await listening._open(gone)
 
     assert gone.fileno() == -1
+
+
+async def test_who_is_being_taken_at_the_end_is_closed(listening: Listener) -> None:
+    """A client whose taking is given up hears so."""
+    with socket.create_connection(("127.0.0.1", listening.port)) as client:
+        while not listening._opening:
+            listening._take_burst()
+        listening.close()
+        while listening._opening:
+            await asyncio.sleep(0)
+        client.settimeout(5)
+
+        assert client.recv(10) == b""
+
+
+async def test_a_burst_that_is_looked_for_too_late_is_left(listening: Listener, free: Free) -> None:
+    """Between one client and those behind it the listener may have stopped taking any."""
+    free.count = 0
+    await listening.look(1.0)
+    assert listening.paused
+    with socket.create_connection(("127.0.0.1", listening.port)):
+        listening._take_burst()
+
+        assert not listening._opening

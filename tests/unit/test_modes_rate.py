@@ -263,6 +263,31 @@ def test_a_separate_spec_comes_back_under_load() -> None:
     assert ask(controller, Load(500), WELL, 11.0) is not None
 
 
+def test_another_cap_counts_at_once() -> None:
+    """The server has come back with another one, or the configuration has changed."""
+    controller = on_spec(ALWAYS)
+    assert ask(controller, Load(60), WELL, 1.0) is None
+    assert ask(controller, Load(60), CAPPED, 2.0) is not None
+
+
+# Ends
+
+
+def test_an_end_is_no_reason_to_leave() -> None:
+    """There are fewer than before, so on spec it is not asked; on base it may bring spec back."""
+    assert not on_spec().ended(2, 1.0)
+    assert left().ended(0, 1.0)
+
+
+def test_an_end_may_bring_a_judgement() -> None:
+    """Back on spec with the leaving not judged yet: another tolerance may lead away."""
+    controller = left(replace(TREE, return_dwell=0.0))
+    assert ask(controller, Load(0), WELL, 1.0) is not None
+    assert controller.ended(0, 5.0)
+    ask(controller, Load(0), WELL, 10.0)
+    assert not controller.ended(0, 11.0)
+
+
 # What is learned
 
 

@@ -4,7 +4,7 @@ from math import e
 
 import pytest
 
-from proxy.core.rates import DecayedAverage
+from proxy.core.rates import DecayedAverage, DecayedRate
 
 
 @pytest.mark.parametrize(
@@ -62,3 +62,12 @@ def test_time_that_goes_back_is_time_that_stands() -> None:
     average.set(4, 10.0)
 
     assert average.value(3.0) == average.value(10.0) == 0.0
+
+
+def test_an_amount_of_the_past_counts_as_of_now() -> None:
+    """And lets nothing grow that came before."""
+    rate = DecayedRate(10.0, now=0.0)
+    rate.add(50.0, 10.0)
+    rate.add(20.0, 3.0)
+
+    assert rate.value(1.0) == rate.value(3.0) == 7.0

@@ -230,6 +230,7 @@ ROWS = (
     ),
     # limits.max_in_flight counts over both.
     Row("the last place", pair(spec=but(FULL, cap=9), places=1), need(), Decision(SPEC, "mode")),
+    Row("what is no load needs no place", pair(places=-1), need(0), Decision(SPEC, "mode")),
     Row("no place left", pair(base=but(FULL, cap=9), places=0), need(), Wait(Why.FULL, None)),
     Row(
         "two wanted and one left",
