@@ -11,6 +11,7 @@ import pytest
 from proxy.data import listener
 from proxy.data.listener import Listener
 from tests.harness.client import RawClient
+from tests.harness.running import until
 from tests.harness.wire import Wire
 
 
@@ -176,8 +177,7 @@ async def test_who_is_being_taken_at_the_end_is_closed(listening: Listener) -> N
         while not listening._opening:
             listening._take_burst()
         listening.close()
-        while listening._opening:
-            await asyncio.sleep(0)
+        await until(lambda: not listening._opening, "it is given up")
         client.settimeout(5)
 
         assert client.recv(10) == b""
