@@ -5,7 +5,6 @@ has sent ahead stays unread until its turn, and keeps to the limits. Pull: `feed
 it has nothing more to say.
 """
 
-from contextlib import suppress
 from typing import Final
 
 import httptools
@@ -13,15 +12,14 @@ import httptools
 from proxy.core.http import first_values, head_fault
 from proxy.errors import BadRequest, BodyTooLarge, HeadersTooLarge, Refusal
 
-_BLANK_LINE = b"\r\n\r\n"
-_LINE_ENDS = b"\r\n"
+_BLANK_LINE: Final = b"\r\n\r\n"
+_LINE_ENDS: Final = b"\r\n"
+_NO_PARSER: Final = httptools.HttpRequestParser(object())
+"""In the place of one that nothing is fed to any more."""
 
-MAX_FEEDS = 64
+MAX_FEEDS: Final = 64
 """Pieces of a chunked body that are read before others have their turn; a client can make them as
 small as four bytes."""
-
-_SPENT: Final = httptools.HttpRequestParser(object())
-"""The parser of every reader that reads no more; it refers to none of them."""
 
 
 class RequestHead:
@@ -30,6 +28,7 @@ class RequestHead:
     __slots__ = (
         "chunked",
         "content_length",
+        "expects_continue",
         "first",
         "headers",
         "keep_alive",
@@ -45,18 +44,25 @@ class RequestHead:
         version: str,
         headers: list[tuple[bytes, bytes]],
         first: dict[bytes, bytes],
-        keep_alive: bool,  # noqa: FBT001 - by position: one is made for every request
+        *,
+        keep_alive: bool,
     ) -> None:
         self.method = method
         self.target = target
         self.version = version
         self.headers = headers
+        """As they came."""
         self.first = first
-        """The first value of each name; names in lower case."""
+        """The first value of each, by its name in lower case."""
         self.keep_alive = keep_alive
         length = first.get(b"content-length")
         self.content_length = None if length is None else int(length)
         self.chunked = b"transfer-encoding" in first
+        self.expects_continue = (
+            b"expect" in first
+            and version == "1.1"
+            and first[b"expect"].strip().lower() == b"100-continue"
+        )
 
     @property
     def has_body(self) -> bool:
@@ -67,16 +73,6 @@ class RequestHead:
     def path(self) -> bytes:
         """The target without its query."""
         return self.target.partition(b"?")[0]
-
-    @property
-    def expects_continue(self) -> bool:
-        """Whether the client waits to be asked for its body."""
-        expect = self.first.get(b"expect")
-        return (
-            expect is not None
-            and self.version == "1.1"
-            and expect.strip().lower() == b"100-continue"
-        )
 
 
 class RequestReader:
@@ -89,7 +85,6 @@ class RequestReader:
         "_first_piece",
         "_head",
         "_head_bytes",
-        "_head_done",
         "_headers",
         "_keep_alive",
         "_last",
@@ -103,7 +98,7 @@ class RequestReader:
         "_unfruitful",
         "_url",
         "_version",
-        "body_bytes",
+        "_whole_headers",
         "dead",
     )
 
@@ -114,36 +109,48 @@ class RequestReader:
         self._parser = httptools.HttpRequestParser(self)
         self.dead = False
         """Whether a refusal has ended the reading."""
-        self._reset()
-
-    def _reset(self) -> None:
-        self._headers: list[tuple[bytes, bytes]] = []
-        self._url = b""
-        self._head: RequestHead | None = None
-        self._line = b""
-        """The first line so far, until it is whole."""
-        self._version: str | None = None
-        """What the first line has ended with."""
-        self._begun = False
-        self._head_done = False
         self._keep_alive = False
-        self._head_bytes = 0
-        self._last = b""
-        self._complete = False
         # Most bodies come in one piece, which is then kept as it came. The others grow in place: a
         # list of what a client cut into chunks of two bytes would weigh twenty times the body.
-        self._first_piece = b""
         self._body = bytearray()
         self._left = 0
+        """Bytes that a counted body lacks."""
+        self._line = b""
+        """The first line, while it is not whole."""
+        self._reset()
+        self._reset_chunks()
+
+    def _reset(self) -> None:
+        """Begin another request."""
+        self._url = b""
+        self._whole_headers: list[tuple[bytes, bytes]] | None = None
+        """Those of the head, once it is whole."""
+        self._head: RequestHead | None = None
+        self._version: str | None = None
+        """Known once the first line is whole."""
+        self._begun = False
+        self._head_bytes = 0
+        self._complete = False
+        self._first_piece = b""
+
+    def _reset_chunks(self) -> None:
+        """Forget what only a head in parts or a chunked body leaves behind."""
+        self._headers: list[tuple[bytes, bytes]] = []
+        """Those of a head that is not whole; then the trailers, which end here."""
+        self._last = b""
+        """The last bytes that were fed: a blank line may have begun in them."""
         self._unfruitful = 0
         self._short = False
-        self.body_bytes = 0
-        """Bytes of the body read so far."""
 
     @property
     def started(self) -> bool:
         """Whether a request has begun and is not complete; empty lines in front of it are none."""
         return self._begun or bool(self._pending.lstrip(_LINE_ENDS))
+
+    @property
+    def body_bytes(self) -> int:
+        """Bytes of the body read so far."""
+        return len(self._first_piece) + len(self._body)
 
     @property
     def ahead(self) -> int:
@@ -172,8 +179,9 @@ class RequestReader:
         """
         if self.dead:
             return None
+        head = self._head
         try:
-            return self._next_body() if self._head is not None else self._next_head()
+            return self._next_head() if head is None else self._next_body(head)
         except httptools.HttpParserError as fault:
             if self.body_bytes > self._max_body:  # it was too large before it was wrong
                 return self._too_large("more")
@@ -188,7 +196,7 @@ class RequestReader:
         self._pending = b""
         self._first_piece = b""
         self._body = bytearray()
-        self._parser = _SPENT
+        self._parser = _NO_PARSER
 
     # llhttp's callbacks
 
@@ -197,13 +205,12 @@ class RequestReader:
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header; those after the head are trailers, which end here."""
-        if not self._head_done:
-            self._headers.append((name, value))
+        """A header, or a trailer."""
+        self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """The end of the head."""
-        self._head_done = True
+        self._whole_headers, self._headers = self._headers, []
         self._keep_alive = self._parser.should_keep_alive()  # forgotten with the message's end
 
     def on_body(self, piece: bytes) -> None:
@@ -212,7 +219,6 @@ class RequestReader:
             self._body += piece
         else:
             self._first_piece = piece
-        self.body_bytes += len(piece)
 
     def on_message_complete(self) -> None:
         """The end of the request."""
@@ -221,50 +227,61 @@ class RequestReader:
     # head
 
     def _next_head(self) -> RequestHead | Refusal | None:
-        if not self._begun and self._pending.startswith((b"\r", b"\n")):
-            self._skip_empty_lines()
-        piece = self._up_to_blank_line()
-        self._head_bytes += len(piece)
-        if self._head_bytes > self._max_header:
-            return self._head_too_large(piece)
-        if not piece:
+        if not self._pending:
             return None
-        self._begun = True
-        upgraded = False
-        try:
-            self._parser.feed_data(piece)
-        except httptools.HttpParserUpgrade:
-            upgraded = True
-        if self._version is None:
+        if not self._begun and self._pending[0] in _LINE_ENDS:
+            self._skip_empty_lines()
+        while True:
+            piece = self._up_to_blank_line()
+            self._head_bytes += len(piece)
+            if self._head_bytes > self._max_header:
+                return self._head_too_large(piece)
+            if not piece:
+                return None
+            self._begun = True
+            upgraded = self._feed_head(piece)
             fault = self._read_version(piece)
             if fault is not None:
                 return fault
-        return self._head_read(upgraded=upgraded) if self._head_done else None
+            headers = self._whole_headers
+            if headers is not None:
+                return self._head_read(headers, upgraded=upgraded)
 
     def _skip_empty_lines(self) -> None:
         """Pass over what RFC 9112 section 2.2 asks a server to ignore; it counts as head."""
-        rest = self._pending.lstrip(_LINE_ENDS)
-        self._head_bytes += len(self._pending) - len(rest)
+        pending = self._pending
+        rest = pending.lstrip(_LINE_ENDS)
+        self._head_bytes += len(pending) - len(rest)
         self._pending = rest
 
     def _up_to_blank_line(self) -> bytes:
         """Take what is pending up to the end of the head, or all of it."""
-        last, whole = self._last, self._last + self._pending
-        end = whole.find(_BLANK_LINE) + len(_BLANK_LINE)
-        if end < len(_BLANK_LINE):  # there is none
-            self._last, self._pending = whole[-3:], b""
-            return whole[len(last) :]
-        self._pending = whole[end:]
+        last, pending = self._last, self._pending
+        end = -1 if last else pending.find(_BLANK_LINE)
+        if end >= 0:  # nearly always: the whole head is here
+            end += len(_BLANK_LINE)
+            self._pending = pending[end:]
+            return pending[:end]
+        whole = last + pending
+        end = _blank_line_end(whole, 0, len(whole))
+        self._last, self._pending = whole[max(0, end - 3) : end], whole[end:]
         return whole[len(last) : end]
 
     def _head_too_large(self, piece: bytes) -> Refusal:
-        """Refuse a head with which `piece` is too much; what is no HTTP is told so at any cut."""
-        piece = piece[: max(0, self._max_header - self._head_bytes + len(piece))]
-        with suppress(httptools.HttpParserUpgrade):
-            self._parser.feed_data(piece)
-        fault = self._read_version(piece) if self._version is None else None
+        """Refuse a head that is over the limit with `piece`."""
+        fits = piece[: max(0, len(piece) - self._head_bytes + self._max_header)]
+        self._feed_head(fits)  # what is no HTTP is told as such at any cut
+        fault = self._read_version(fits)
         why = f"the request head is larger than {self._max_header} bytes"
         return fault or self._refuse(HeadersTooLarge(why))
+
+    def _feed_head(self, piece: bytes) -> bool:
+        """Feed a part of the head; whether it ended with the offer of an upgrade."""
+        try:
+            self._parser.feed_data(piece)
+        except httptools.HttpParserUpgrade:
+            return True
+        return False
 
     def _read_version(self, piece: bytes) -> Refusal | None:
         """Refuse a first line, once `piece` has ended it, that ends as no request of ours does.
@@ -272,11 +289,15 @@ class RequestReader:
         llhttp also reads HTTP/2.0, RTSP and ICE, and HTTP/0.9, whose clients send that line alone
         and would wait for an answer until the deadline of a head.
         """
+        if self._version is not None:
+            return None
         line = self._line + piece
         end = line.find(b"\n") + 1
         if not end:
             self._line = line
-        elif line.endswith(b" HTTP/1.1\r\n", 0, end):
+            return None
+        self._line = b""
+        if line.endswith(b" HTTP/1.1\r\n", 0, end):
             self._version = "1.1"
         elif line.endswith(b" HTTP/1.0\r\n", 0, end):
             self._version = "1.0"
@@ -284,16 +305,17 @@ class RequestReader:
             return self._refuse(BadRequest("HTTP/1.1 and HTTP/1.0 are spoken here"))
         return None
 
-    def _head_read(self, *, upgraded: bool) -> RequestHead | Refusal:
-        method = self._parser.get_method().decode("ascii")
-        headers = self._headers
-        first = first_values(headers)
+    def _head_read(
+        self, headers: list[tuple[bytes, bytes]], *, upgraded: bool
+    ) -> RequestHead | Refusal:
         version = self._version
-        assert version is not None  # noqa: S101 - a head has a first line
+        assert version is not None  # noqa: S101 - its line is in front of the blank one
+        method = self._parser.get_method().decode("ascii")
+        first = first_values(headers)
         fault = head_fault(method, self._url, version, headers, first)
         if fault is not None:
             return self._refuse(BadRequest(fault))
-        head = RequestHead(method, self._url, version, headers, first, self._keep_alive)
+        head = RequestHead(method, self._url, version, headers, first, keep_alive=self._keep_alive)
         if upgraded:
             self._go_on_without_upgrade(head)
         self._head = head
@@ -318,30 +340,40 @@ class RequestReader:
 
     # body
 
-    def _next_body(self) -> bytes | Refusal | None:
-        head = self._head
-        assert head is not None  # noqa: S101 - `next` has looked
-        refusal = None
+    def _next_body(self, head: RequestHead) -> bytes | Refusal | None:
+        if head.chunked:
+            return self._next_chunked_body()
+        length = head.content_length or 0
+        if length > self._max_body:
+            return self._too_large(f"{length} bytes")
         if not self._complete:
-            refusal = self._feed_chunked() if head.chunked else self._feed_counted(head)
-        if refusal is not None:
-            return refusal
-        if not self._complete:
-            return None
-        body = b"".join((self._first_piece, self._body)) if self._body else self._first_piece
+            left, pending = self._left, self._pending
+            piece, self._pending = pending[:left], pending[left:]
+            self._left = left - len(piece)
+            self._parser.feed_data(piece)
+        return self._body_read() if self._complete else None
+
+    def _body_read(self) -> bytes:
+        body = self._first_piece
+        if self._body:
+            body = b"".join((body, self._body))
+            self._body = bytearray()
         self._reset()
         return body
 
-    def _feed_counted(self, head: RequestHead) -> Refusal | None:
-        if (head.content_length or 0) > self._max_body:
-            return self._too_large(f"{head.content_length} bytes")
-        pending, left = self._pending, self._left
-        piece, self._pending = pending[:left], pending[left:]
-        self._left -= len(piece)
-        self._parser.feed_data(piece)
-        return None
+    def _next_chunked_body(self) -> bytes | Refusal | None:
+        self._feed_chunked()
+        if self.body_bytes > self._max_body:
+            return self._too_large("more")
+        if self._unfruitful > self._max_header:
+            what = "the trailers or the extensions of a chunk are"
+            return self._refuse(HeadersTooLarge(f"{what} larger than {self._max_header} bytes"))
+        if not self._complete:
+            return None
+        self._reset_chunks()
+        return self._body_read()
 
-    def _feed_chunked(self) -> Refusal | None:
+    def _feed_chunked(self) -> None:
         """Feed up to the end of this request and no further.
 
         A chunked body ends with CR LF CR LF, and llhttp does not say where in its input it ended.
@@ -362,12 +394,6 @@ class RequestReader:
             at = end
         self._last, self._pending = whole[max(0, at - 3) : at], whole[at:]
         self._short = bool(self._pending) and not self._complete
-        if self.body_bytes > self._max_body:
-            return self._too_large("more")
-        if self._unfruitful > limit:
-            what = "the trailers or the extensions of a chunk are"
-            return self._refuse(HeadersTooLarge(f"{what} larger than {limit} bytes"))
-        return None
 
     def _too_large(self, declared: str) -> Refusal:
         return self._refuse(

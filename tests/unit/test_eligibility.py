@@ -54,6 +54,22 @@ def test_a_plain_request_may_go_anywhere() -> None:
     assert judge(PLAIN, RULES, NO_ADAPTERS) == ANYWHERE
 
 
+def test_what_a_judgement_adds_takes_nothing_away() -> None:
+    """What the body triggers counts beside the rules that look at more than the body."""
+    traits = PLAIN._replace(
+        features=frozenset({Rule.BEAM_SEARCH}),
+        model="m:ad",
+        max_tokens=1,
+        prompt_tokens=9,
+        needed_tokens=9,
+    )
+    limits = SpecLimits(context_tokens=9, reserved_tokens=1)
+    rules = replace(RULES, max_spec_prompt_tokens=1)
+
+    found = judge(traits, rules, frozenset({"ad"}), limits)
+    assert found == Eligibility(Verdict.BASE, Rule.BEAM_SEARCH)
+
+
 @pytest.mark.parametrize("rule", sorted(set(Rule) - BOUNDS))
 def test_each_rule_means_what_the_configuration_says(rule: Rule) -> None:
     """One triggered rule gives its own verdict, and is named unless it means nothing."""

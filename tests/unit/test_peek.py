@@ -41,6 +41,11 @@ def features(body: object, dialect: Dialect = CHAT) -> set[Rule]:
     return set(look(body, dialect).features)
 
 
+def test_a_limit_that_is_true_is_one() -> None:
+    """As pydantic reads it: a number, and not a bool."""
+    assert type(look({"max_tokens": True}).max_tokens) is int
+
+
 def test_an_ordinary_chat_request() -> None:
     """All that is read of it, and nothing triggered."""
     body = {"model": "tiny", "messages": MESSAGES, "stream": True, "max_tokens": 256, "n": 2}

@@ -68,6 +68,7 @@ def test_an_encoded_body_is_not_read(name: bytes) -> None:
     [
         (b"text/event-stream", CHAT, True),
         (b"Text/Event-Stream; charset=utf-8", CHAT, True),
+        (b" text/event-stream ;charset=utf-8", CHAT, True),
         (b"application/x-ndjson", Dialect.OLLAMA_CHAT, True),
         (b"application/json", CHAT, False),
         (b"", CHAT, False),

@@ -38,7 +38,10 @@ OLLAMA = Dialect.OLLAMA_CHAT
         ({"choices": [], "usage": None}, CHAT, None),
         ({"object": "error", "message": "x", "code": 400}, CHAT, None),
         ({"usage": {"completion_tokens": "3"}}, CHAT, None),
+        ({"usage": {"completion_tokens": -1}}, CHAT, None),
+        ({"usage": {"completion_tokens": 1 << 40}}, CHAT, None),
         ([1], CHAT, None),
+        ([{"usage": {"completion_tokens": 3}}], CHAT, None),
         (None, CHAT, None),
     ],
 )
