@@ -46,7 +46,6 @@ class Listener:
         self._front = front
         self._protocol = make
         self._opening: set[asyncio.Task[None]] = set()
-        self._looks_behind = False
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
         """Empty while no client is taken."""
@@ -107,13 +106,10 @@ class Listener:
 
     def _make(self) -> asyncio.BaseProtocol:
         """The protocol of a client that the loop has taken; others may stand behind it."""
-        if not self._looks_behind:
-            self._looks_behind = True
-            asyncio.get_running_loop().call_soon(self._take_burst)
+        asyncio.get_running_loop().call_soon(self._take_burst)
         return self._protocol()
 
     def _take_burst(self) -> None:
-        self._looks_behind = False
         if self.paused:
             return
         for each in self._sockets:
@@ -130,10 +126,8 @@ class Listener:
         task.add_done_callback(partial(self._opened, client))
 
     async def _open(self, client: socket.socket) -> None:
-        try:
-            await asyncio.get_running_loop().connect_accepted_socket(self._protocol, client)
-        except OSError:
-            client.close()  # it has left already
+        # One that has left already is taken, too, and found to be gone at its first read.
+        await asyncio.get_running_loop().connect_accepted_socket(self._protocol, client)
 
     def _opened(self, client: socket.socket, task: asyncio.Task[None]) -> None:
         self._opening.discard(task)

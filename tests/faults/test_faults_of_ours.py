@@ -113,6 +113,7 @@ def _leaves_the_room(wire: Wire) -> None:
 def _waits_again(wire: Wire) -> None:
     """Spec cannot be connected to, and base has no place free."""
     wire.front.dispatcher.base.configured_cap = 1
+    wire.front.dispatcher.base.look()
     held = wire.pair.place(only_base())
     wire.upstream.drop()
     from_client(wire, ASKING)

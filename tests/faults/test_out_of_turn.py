@@ -1,6 +1,7 @@
 """An engine that says something after its answer: never the answer to the next request."""
 
 import os
+import select
 from typing import cast
 
 import pytest
@@ -43,9 +44,12 @@ async def test_what_comes_in_the_turn_of_the_next_request(first: str) -> None:
 async def test_a_kept_connection_on_which_something_waits_is_not_used() -> None:
     """It is closed, and another is made."""
     wire = Wire()
-    wire.engine.socket.descriptor = waiting = os.eventfd(1)
+    pool = wire.pools[UpstreamName.SPEC]
+    (kept,) = pool._idle
+    waiting = os.eventfd(1)
     try:
-        found = wire.pools[UpstreamName.SPEC].obtain(cast("Sink", None), fresh=False)
+        kept._waiting.register(waiting, select.POLLIN)
+        found = pool.obtain(cast("Sink", None), fresh=False)
     finally:
         os.close(waiting)
     assert isinstance(found, Connecting)
