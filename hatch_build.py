@@ -1,10 +1,11 @@
 """Builds the wheel with its hot modules compiled, where `SPECSWITCH_COMPILE=1` asks for it.
 
-mypyc turns typed Python into a C extension: the same source, about three times as fast (docs/adr).
+mypyc turns typed Python into a C extension: the same source, about twice as fast (docs/adr).
 Without it the wheel is pure Python and runs anywhere. Which modules are compiled is a list in
 pyproject.toml; every module's source is in the wheel either way, for tracebacks and for readers.
 """
 
+import contextlib
 import os
 import tempfile
 from pathlib import Path
@@ -37,11 +38,18 @@ class CompiledWheel(BuildHookInterface[Any]):
         if not self._wanted:
             return
         root = Path(self.root)
-        folder = Path(tempfile.mkdtemp(prefix="specswitch-mypyc-"))
+        self._scratch = tempfile.TemporaryDirectory(prefix="specswitch-mypyc-")
+        folder = Path(self._scratch.name)
         for built in _compiled(root, self.config, folder):
             build_data["force_include"][str(built)] = str(built.relative_to(folder / "lib"))
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """The wheel is packed: what was compiled is in it."""
+        del version, build_data, artifact_path
+        if self._wanted:
+            self._scratch.cleanup()
 
 
 def _compiled(root: Path, config: dict[str, Any], folder: Path) -> list[Path]:
@@ -51,14 +59,14 @@ def _compiled(root: Path, config: dict[str, Any], folder: Path) -> list[Path]:
     from setuptools import Distribution  # noqa: PLC0415
     from setuptools.command.build_ext import build_ext  # noqa: PLC0415
 
-    os.chdir(root)  # mypy names modules by where they are
-    extensions = mypycify(
-        list(config["compiled"]),
-        opt_level="3",
-        debug_level="0",
-        target_dir=str(folder / "c"),
-        group_name="specswitch",
-    )
+    with contextlib.chdir(root):  # mypy names modules by where they are
+        extensions = mypycify(
+            list(config["compiled"]),
+            opt_level="3",
+            debug_level="0",
+            target_dir=str(folder / "c"),
+            group_name="specswitch",
+        )
     command = build_ext(Distribution({"name": "specswitch", "ext_modules": extensions}))
     command.build_lib, command.build_temp = str(folder / "lib"), str(folder / "temp")
     command.ensure_finalized()

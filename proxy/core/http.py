@@ -56,15 +56,14 @@ _NOT_TO_CLIENT = (
     }
 )
 _NOT_TO_ENGINE_WITHOUT_KEYS = _NOT_TO_ENGINE | KEY_HEADERS
+_NOT_TO_CLIENT_WITHOUT_LENGTH = _NOT_TO_CLIENT | {b"content-length"}
+_KEEP_ALIVE = frozenset({b"keep-alive", b"Keep-Alive"})
+"""A `Connection` that names nothing that would pass: nearly every one there is."""
 _ONCE = (b"host", b"content-length", b"transfer-encoding")
 _NO_CONTENT = 204
 _REQUEST_ID = re.compile(rb"[!-~]{1,128}")
 
-_NONE_NAMED: Final[frozenset[bytes]] = frozenset()
-_USUALLY_NAMED: Final = {
-    value: frozenset({value.lower()}) for value in (b"keep-alive", b"Keep-Alive", b"close")
-}
-"""What a lone `Connection` says nearly always, and the names in it."""
+_NONE_REPEATED: Final[frozenset[bytes]] = frozenset()
 
 
 class Framing(StrEnum):
@@ -84,13 +83,8 @@ def first_values(headers: Headers) -> dict[bytes, bytes]:
     return {name.lower(): value for name, value in reversed(headers)}
 
 
-def named_by_connection(headers: Headers, first: Mapping[bytes, bytes]) -> frozenset[bytes]:
+def named_by_connection(headers: Headers) -> frozenset[bytes]:
     """The lower-case header names that `Connection` declares hop-by-hop."""
-    lone = first.get(b"connection")
-    if lone is None:
-        return _NONE_NAMED
-    if len(first) == len(headers) and lone in _USUALLY_NAMED:
-        return _USUALLY_NAMED[lone]
     names: set[bytes] = set()
     for name, value in headers:
         if name.lower() == b"connection":
@@ -131,7 +125,7 @@ def head_fault(
 
 
 def _framing_fault(version: str, headers: Headers, first: Mapping[bytes, bytes]) -> str | None:
-    repeated = _NONE_NAMED if len(first) == len(headers) else _repeated(headers)
+    repeated = _NONE_REPEATED if len(first) == len(headers) else _repeated(headers)
     if b"host" in repeated or (b"host" not in first and version == "1.1"):
         return "exactly one Host header is needed"
     if b"content-length" in repeated:
@@ -174,7 +168,23 @@ class RequestIds:
         return b"%s%016x" % (self._prefix, self._count)
 
 
-def engine_head(  # noqa: PLR0913 - one head, seven facts
+def _passing(headers: Headers, dropped: frozenset[bytes]) -> list[bytes]:
+    """The lines of those that are neither `dropped` nor named by `Connection`.
+
+    A length passes even if an engine's `Connection` names it: without it the end is not marked.
+    """
+    lines = []
+    for pair in headers:
+        name = pair[0].lower()
+        if name not in dropped:
+            lines.append(b": ".join(pair))
+        elif name == b"connection" and pair[1] not in _KEEP_ALIVE:
+            gone = dropped | (named_by_connection(headers) - {b"content-length"})
+            return [b": ".join(each) for each in headers if each[0].lower() not in gone]
+    return lines
+
+
+def engine_head(
     method: bytes,
     target: bytes,
     headers: Headers,
@@ -182,22 +192,14 @@ def engine_head(  # noqa: PLR0913 - one head, seven facts
     added: Sequence[bytes],
     body_length: int | None,
     drop_keys: bool,
-    first: Mapping[bytes, bytes] | None = None,
 ) -> bytes:
     """The head of the request to an engine.
 
     `added` are whole header lines without their end (Host, our key, the request id). `body_length`
-    None sends no length: a request that had no body has none. `first` are the `first_values` of
-    `headers`, where they are known already.
+    None sends no length: a request that had no body has none.
     """
-    drop = _NOT_TO_ENGINE_WITHOUT_KEYS if drop_keys else _NOT_TO_ENGINE
-    if first is None:
-        first = first_values(headers)
-    named = named_by_connection(headers, first)
-    if not named <= drop:
-        drop = drop | named
     lines = [b"%s %s HTTP/1.1" % (method, target), *added]
-    lines += [b": ".join(pair) for pair in headers if pair[0].lower() not in drop]
+    lines += _passing(headers, _NOT_TO_ENGINE_WITHOUT_KEYS if drop_keys else _NOT_TO_ENGINE)
     if body_length is not None:
         lines.append(b"content-length: %d" % body_length)
     lines += (b"", b"")
@@ -211,23 +213,14 @@ def client_head(
     *,
     added: Sequence[bytes],
     framing: Framing,
-    first: Mapping[bytes, bytes] | None = None,
 ) -> bytes:
-    """The head of an answer to a client, from an engine's; `added` and `first` as above.
+    """The head of an answer to a client, from an engine's; `added` as in `engine_head`.
 
-    A length passes even if the engine's `Connection` names it: without it the end is not marked.
-    Where there can be no body, it has no place (RFC 9110 section 8.6).
+    Where there can be no body, a length has no place (RFC 9110 section 8.6).
     """
-    if first is None:
-        first = first_values(headers)
-    drop = _NOT_TO_CLIENT
-    named = named_by_connection(headers, first)
-    if not named <= drop:
-        drop = drop | (named - {b"content-length"})
-    if status == _NO_CONTENT:
-        drop = drop | {b"content-length"}
+    dropped = _NOT_TO_CLIENT_WITHOUT_LENGTH if status == _NO_CONTENT else _NOT_TO_CLIENT
     lines = [b"HTTP/1.1 %d %s" % (status, phrase)]
-    lines += [b": ".join(pair) for pair in headers if pair[0].lower() not in drop]
+    lines += _passing(headers, dropped)
     lines += added
     if framing is Framing.CHUNKED:
         lines.append(b"transfer-encoding: chunked")

@@ -1,7 +1,6 @@
 """The closed sets of words that code, metrics, logs and configuration share (docs/glossary.md).
 
-A word that only one module needs lives in that module. Enum's own hash is a Python call, for each
-look-up in a table, so all of them hash as what they are.
+A word that only one module needs lives in that module.
 """
 
 from enum import StrEnum
@@ -9,8 +8,6 @@ from enum import StrEnum
 
 class UpstreamName(StrEnum):
     """One of the two servers of the pair; also the mode, which names where new generation goes."""
-
-    __hash__ = str.__hash__
 
     SPEC = "spec"
     BASE = "base"
@@ -24,8 +21,6 @@ class UpstreamName(StrEnum):
 class Control(StrEnum):
     """The operator's override of the mode."""
 
-    __hash__ = str.__hash__
-
     AUTO = "auto"
     SPEC = "spec"
     BASE = "base"
@@ -35,16 +30,12 @@ class Control(StrEnum):
 class Topology(StrEnum):
     """Whether the two servers share their GPUs."""
 
-    __hash__ = str.__hash__
-
     SHARED = "shared"  # one mode at a time
     SEPARATE = "separate"  # both at once: what spec has no room for spills to base
 
 
 class AdminState(StrEnum):
     """What the operator has said about an upstream."""
-
-    __hash__ = str.__hash__
 
     READY = "ready"
     DRAIN = "drain"  # takes nothing new, is still probed
@@ -54,8 +45,6 @@ class AdminState(StrEnum):
 class Health(StrEnum):
     """What probes and requests have said about an upstream."""
 
-    __hash__ = str.__hash__
-
     HEALTHY = "healthy"
     EJECTED = "ejected"
     PROBATION = "probation"  # back from ejection: one request at a time until one succeeds
@@ -63,8 +52,6 @@ class Health(StrEnum):
 
 class EjectionCause(StrEnum):
     """Why an upstream was ejected."""
-
-    __hash__ = str.__hash__
 
     PROBE = "probe"
     REQUESTS = "requests"
@@ -75,8 +62,6 @@ class EjectionCause(StrEnum):
 class Outcome(StrEnum):
     """How a request ended; counted once, at its end."""
 
-    __hash__ = str.__hash__
-
     OK = "ok"
     FAILED = "failed"  # the upstream's fault
     ABANDONED = "abandoned"  # the client left, which says nothing about the upstream
@@ -85,8 +70,6 @@ class Outcome(StrEnum):
 
 class SwitchReason(StrEnum):
     """Why the mode changed."""
-
-    __hash__ = str.__hash__
 
     IN_FLIGHT = "in_flight"
     RATE = "rate"
@@ -100,8 +83,6 @@ class SwitchReason(StrEnum):
 
 class RetryCause(StrEnum):
     """Why a request was sent a second time."""
-
-    __hash__ = str.__hash__
 
     CONNECT = "connect"
     REFUSAL = "refusal"

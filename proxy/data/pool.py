@@ -2,7 +2,6 @@
 
 import asyncio
 import ssl
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 
@@ -38,7 +37,7 @@ class Pool:
         """A set in the order in which they were put back."""
         self._active: set[EngineConnection] = set()
         self._connecting: set[asyncio.Task[None]] = set()
-        self._waiting: deque[Connecting] = deque()
+        self._waiting: dict[Connecting, None] = {}
         """Those in the making whose requests would as well take one that comes free, in order."""
 
     @property
@@ -81,9 +80,14 @@ class Pool:
         connecting.started(task)
         self._connecting.add(task)
         if not fresh:
-            self._waiting.append(connecting)
-        task.add_done_callback(self._connecting.discard)
+            self._waiting[connecting] = None
+        task.add_done_callback(partial(self._made, connecting))
         return connecting
+
+    def _made(self, connecting: Connecting, task: asyncio.Task[None]) -> None:
+        """It is made, has failed or was given up: nobody waits for it any more."""
+        self._connecting.discard(task)
+        self._waiting.pop(connecting, None)
 
     def keep(self, engine: EngineConnection) -> None:
         """Give `engine` to a request that waits for a connection, else keep it for the next one."""
@@ -104,7 +108,9 @@ class Pool:
 
     def _first_waiting(self) -> Sink | None:
         while self._waiting:
-            if (sink := self._waiting.popleft().take_sink()) is not None:
+            connecting = next(iter(self._waiting))
+            del self._waiting[connecting]
+            if (sink := connecting.take_sink()) is not None:
                 return sink
         return None
 

@@ -350,7 +350,6 @@ class Relay:
             body_length=len(self._body) if had_body else None,
             # Its key is ours, if it had to have one when it came; a reload may have ended that.
             drop_keys=side.has_key or self.account.key_name is not None,
-            first=head.first,
         )
         engine.send(self, block, self._body)
 
@@ -400,7 +399,6 @@ class Relay:
                 response.headers,
                 added=(*added, *connection_line(head.version, keep_alive=client.keep_alive)),
                 framing=self.framing,
-                first=response.first,
             )
         )
         if client.slow:

@@ -15,7 +15,6 @@ class ResponseHead:
         "bare",
         "chunked",
         "encoded",
-        "first",
         "headers",
         "length",
         "media_type",
@@ -28,8 +27,6 @@ class ResponseHead:
         self.status = status
         self.phrase = phrase
         self.headers = headers
-        self.first = first
-        """The first value of each name; names in lower case."""
         length = first.get(b"content-length")
         self.length = None if length is None else int(length)
         self.chunked = b"transfer-encoding" in first

@@ -306,6 +306,22 @@ async def test_one_that_speaks_out_of_turn_goes_to_nobody() -> None:
     await sink.flushed.wait()
 
 
+async def test_nobody_is_remembered_who_waits_no_longer() -> None:
+    """An engine that closes each connection gives none back, for as long as it lives."""
+    sinks, pool = [Hearer() for _ in range(3)], SlowPool()
+    pool.go.set()
+    for sink in sinks:
+        pool.obtain(sink, fresh=False)
+    given_up = pool.obtain(Hearer(), fresh=False)
+    assert isinstance(given_up, Connecting)
+    given_up.drop()
+    for sink in sinks:
+        await sink.flushed.wait()
+    await until(lambda: not pool._connecting, "all are made")
+
+    assert not pool._waiting
+
+
 async def test_one_made_for_nobody_and_lost_is_not_kept() -> None:
     """Its request has had another, and nobody could use it."""
     sink, pool = Hearer(), OddPool(None)

@@ -107,7 +107,7 @@ def test_the_transfer_codings() -> None:
 )
 def test_what_connection_names(headers: Headers, names: set[bytes]) -> None:
     """All of its lines count, in lower case."""
-    assert named_by_connection(headers, first_values(headers)) == names
+    assert named_by_connection(headers) == names
 
 
 # Refused heads -----------------------------------------------------------------------------
@@ -350,18 +350,6 @@ def test_exactly_what_is_not_hop_by_hop_reaches_an_engine(
     found = to_engine(headers, body_length=body_length, drop_keys=drop_keys)
 
     assert found[1:] == [*ADDED, *passed, *length]
-
-
-@given(headers=HEADERS, drop_keys=st.booleans())
-def test_the_first_values_may_be_known_before(*, headers: Headers, drop_keys: bool) -> None:
-    """Told of them, both heads are what they are without."""
-    first = first_values(headers)
-    plain = client_head(200, b"OK", headers, added=(), framing=Framing.NONE)
-
-    assert client_head(200, b"OK", headers, added=(), framing=Framing.NONE, first=first) == plain
-    assert engine_head(
-        b"GET", b"/", headers, added=(), body_length=None, drop_keys=drop_keys, first=first
-    ) == engine_head(b"GET", b"/", headers, added=(), body_length=None, drop_keys=drop_keys)
 
 
 @given(HEADERS, st.sampled_from(Framing))

@@ -36,10 +36,6 @@ def test_a_response_head() -> None:
     head = ResponseHead(200, b"OK", headers)
 
     assert head.headers == headers
-    assert head.first == {
-        b"content-length": b"12",
-        b"content-type": b"Application/JSON; charset=utf-8",
-    }
     assert (head.status, head.phrase, head.length, head.chunked) == (200, b"OK", 12, False)
     assert (head.media_type, head.encoded, head.plain_json) == (b"application/json", False, True)
 
