@@ -160,7 +160,7 @@ class ClientConnection(asyncio.Protocol):
         return self._write_deadline < inf
 
     def write(self, *pieces: bytes) -> None:
-        """Send `pieces` with the next flush."""
+        """Send `pieces`, at the end of this turn of the loop at the latest."""
         self._out += pieces
 
     def pass_over_body(self) -> bool:
@@ -187,8 +187,15 @@ class ClientConnection(asyncio.Protocol):
         if self._relay is None and (self._reader.ahead or self._deaf):
             self._advance()
         else:
-            self._flush()
+            self._flush_soon()
             self._schedule()
+
+    def flush(self) -> None:
+        """Send what has been written."""
+        out = self._out
+        if out and self._transport is not None:
+            self._out = []
+            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
 
     @property
     def unsent_bytes(self) -> int:
@@ -204,6 +211,7 @@ class ClientConnection(asyncio.Protocol):
 
     def close(self) -> None:
         """End: at once if something is not finished, else as after a last answer."""
+        self.flush()
         if self.unfinished:
             self.cut()
         elif self._transport is not None:
@@ -212,6 +220,7 @@ class ClientConnection(asyncio.Protocol):
 
     def cut(self) -> None:
         """End now, whatever is going on; with a reset where a clean close would be a lie."""
+        self.flush()
         # With a reset, too, where the kernel would otherwise go on offering what nobody takes.
         half = (self.closing_is_end and self.unfinished) or self.unsent_bytes > 0
         self._closing = True
@@ -250,7 +259,7 @@ class ClientConnection(asyncio.Protocol):
             self._go_on_later()
         if self._deaf:
             self._hear()
-        self._flush()
+        self._flush_soon()
         self._schedule()
 
     def _read_one(self) -> bool:
@@ -413,7 +422,7 @@ class ClientConnection(asyncio.Protocol):
             return
         self._closing = True
         self._reader.close()  # what has come of a body that was refused is held for nobody
-        self._flush()
+        self.flush()
         self._deadline = self._front.clock() + LINGER_SECONDS
         if self._transport.can_write_eof():
             self._transport.write_eof()
@@ -422,11 +431,18 @@ class ClientConnection(asyncio.Protocol):
 
     # writing and time
 
-    def _flush(self) -> None:
-        out = self._out
-        if out and self._transport is not None:
-            self._out = []
-            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+    def _flush_soon(self) -> None:
+        """Send what has been written, in this turn; at once where it is much.
+
+        One turn may read megabytes of an engine that, for a slow client, should have been paused.
+        """
+        size = 0
+        for piece in self._out:
+            size += len(piece)
+        if size > HIGH_WATER_BYTES:
+            self.flush()
+        elif size:
+            self._front.outbox.add(self)
 
     def _due(self) -> float:
         relay = self._relay

@@ -17,6 +17,7 @@ from proxy.core.route import Need
 from proxy.core.words import UpstreamName
 from proxy.data.descriptors import MOST_TOLD
 from proxy.data.ledger import PLAIN
+from proxy.data.outbox import Outbox
 from proxy.data.pool import Pool
 from proxy.data.settings import FrontSettings, Limits, Timeouts
 
@@ -50,6 +51,7 @@ class Front:
     clock: Callable[[], float]
     """Monotonic seconds."""
     cors: Cors = field(default_factory=Cors)
+    outbox: Outbox = field(default_factory=Outbox)
     connections: "set[ClientConnection]" = field(default_factory=set)
     buffered: int = 0
     """Bytes of request bodies held now."""

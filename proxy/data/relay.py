@@ -351,7 +351,7 @@ class Relay:
             # Its key is ours, if it had to have one when it came; a reload may have ended that.
             drop_keys=side.has_key or self.account.key_name is not None,
         )
-        engine.send(self, block, self._body)
+        engine.send(self, block, self._body, self._front.outbox)
 
     def _finish(self, command: ev.Finish, now: float) -> None:
         """Give back what the request held, and tell of it; only then is the client told."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 import httptools
 
 from proxy.core.http import transfer_codings
+from proxy.data.outbox import Outbox
 from proxy.data.response import ResponseHead
 from proxy.errors import Refusal
 
@@ -95,6 +96,7 @@ class EngineConnection(asyncio.Protocol):
         "_headers",
         "_headless",
         "_keeps_alive",
+        "_out",
         "_parser",
         "_paused",
         "_phrase",
@@ -118,6 +120,7 @@ class EngineConnection(asyncio.Protocol):
         """Sees what has come and is not read."""
         self._sink: Sink | None = None
         self._paused = False
+        self._out = b""
         self.served = False
         """Whether a request was ever sent over it."""
         self.idle_since = 0.0
@@ -162,8 +165,8 @@ class EngineConnection(asyncio.Protocol):
 
     # what its sink does with it
 
-    def send(self, sink: Sink, head: bytes, body: bytes) -> None:
-        """Send a request for `sink`."""
+    def send(self, sink: Sink, head: bytes, body: bytes, outbox: Outbox) -> None:
+        """Send a request for `sink`, by the `outbox` unless it is large."""
         self._reset()
         self.served = True
         self._sink = sink
@@ -173,7 +176,20 @@ class EngineConnection(asyncio.Protocol):
             transport.write(head)
             transport.write(body)
         else:
-            transport.write(head + body)
+            self._out = head + body
+            outbox.add(self)
+
+    def flush(self) -> None:
+        """Send what waits in an outbox."""
+        out, self._out = self._out, b""
+        if out:
+            self._open_transport().write(out)
+
+    def failed(self, fault: Exception) -> None:
+        """A fault of ours in sending: it is given up."""
+        sink = self._sink
+        assert sink is not None  # noqa: S101 - without one there is nothing to send
+        sink.engine_failed(fault)
 
     def pause(self) -> None:
         """Stop reading, for a client that does not."""
@@ -192,6 +208,7 @@ class EngineConnection(asyncio.Protocol):
     def drop(self) -> None:
         """Close at once: whatever the engine is doing, it is for nobody."""
         self._sink = None
+        self._out = b""
         self._pool.forget(self)
         if self._transport is not None:
             self._transport.abort()
@@ -246,6 +263,7 @@ class EngineConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is closed."""
         sink, self._sink = self._sink, None
+        self._out = b""
         self._parser = None  # it and this hold each other
         self._pool.forget(self)
         if sink is not None:
@@ -334,7 +352,7 @@ class EngineConnection(asyncio.Protocol):
             self._fault = why
 
     def _is_reusable(self) -> bool:
-        unsent = self._open_transport().get_write_buffer_size() > 0
+        unsent = bool(self._out) or self._open_transport().get_write_buffer_size() > 0
         if self._pool.secure and self._sent_bytes > LARGE_BYTES:
             unsent = True  # the loop's TLS hides what of it is still to go
         return self._keeps_alive and self._fault is None and not unsent

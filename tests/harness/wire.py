@@ -12,6 +12,7 @@ from proxy.core.keys import Keyring
 from proxy.core.words import UpstreamName
 from proxy.data.downstream import ClientConnection
 from proxy.data.front import EngineSide, Front
+from proxy.data.outbox import Outbox
 from proxy.data.pool import Pool
 from proxy.data.settings import FrontSettings, Limits
 from proxy.data.upstream import EngineConnection
@@ -60,9 +61,12 @@ class FakeTransport(asyncio.Transport):
         self.takes_eof = True
         self.socket = FakeSocket()
         self.eof = False
+        self.fault: Exception | None = None
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Keep it."""
+        """Keep it, or fail as the test has said."""
+        if self.fault is not None:
+            raise self.fault
         self.written += bytes(data)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
@@ -122,6 +126,7 @@ class Wire:
             engines={
                 name: EngineSide(pool, (), has_key=False) for name, pool in self.pools.items()
             },
+            outbox=Outbox(most=1),  # at once: there is no loop that turns
             settings=FrontSettings(
                 limits=self.limits,
                 timeouts=TIMEOUTS,

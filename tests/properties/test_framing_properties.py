@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.core.words import UpstreamName
+from proxy.data.outbox import Outbox
 from proxy.data.pool import Pool
 from proxy.data.response import ResponseHead
 from proxy.data.upstream import EngineConnection
@@ -67,7 +68,7 @@ def taken(reads: list[bytes]) -> Taker:
     pool = Pool(UpstreamName.SPEC, "127.0.0.1", 1, tls=None, idle_seconds=3.0, clock=lambda: 0.0)
     engine, sink = EngineConnection(pool), Taker()
     engine.connection_made(FakeTransport())
-    engine.send(sink, b"", b"")
+    engine.send(sink, b"", b"", Outbox(most=1))
     for read in reads:
         engine.data_received(read)
     return sink
