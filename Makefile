@@ -70,10 +70,12 @@ compiled: compiler  ## the wheel with its hot modules compiled, in .compiled; ne
 	SPECSWITCH_COMPILE=1 $(BIN)/python -m build --wheel --no-isolation --outdir .compiled/dist
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target .compiled/site .compiled/dist/*.whl
 
-COMPILED := tests/unit tests/properties tests/conformance tests/faults
+# Safe path: in this folder lies the source, which would come first.
+ON_WHEEL := PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/.compiled/site:$(CURDIR) $(BIN)/python -m pytest -q --compiled -o pythonpath=
 
-test-compiled: compiled  ## the faster tests once more, on the compiled wheel
-	PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/.compiled/site:$(CURDIR) $(BIN)/python -m pytest -q --compiled -o pythonpath= -m "not slow and not engines" $(COMPILED)
+test-compiled: compiled  ## the faster tests once more, on the compiled wheel; and a soak, a fuzz, real processes
+	$(ON_WHEEL) -m "not slow and not engines" tests/unit tests/properties tests/conformance tests/faults
+	$(ON_WHEEL) tests/soak tests/fuzz tests/conformance/test_serve_process.py
 
 bench: compiled  ## specswitch beside its peers: every work, two and a half hours
 	$(BIN)/python -m bench.speed
