@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(shell cat requirements/dev.lock pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick check lint types imports test engines engines-setup fuzz soak wheel compiled test-compiled bench bench-smoke format lock clean
+.PHONY: help setup demo quick check lint types imports test engines engines-setup fuzz soak wheel compiler compiled test-compiled bench bench-smoke format lock clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -62,13 +62,20 @@ fuzz: $(STAMP)  ## fuzz both protocols by coverage; fetches atheris into .fuzz
 wheel: $(STAMP)  ## build the wheel and try it in an empty environment
 	$(BIN)/python tests/smoke_wheel.py
 
-compiled: $(STAMP)  ## the wheel with its hot modules compiled, in .compiled; needs a C compiler
+compiler: $(STAMP)
+	@$(BIN)/python hatch_build.py
+
+compiled: compiler  ## the wheel with its hot modules compiled, in .compiled; needs a C compiler
 	rm -rf .compiled
 	SPECSWITCH_COMPILE=1 $(BIN)/python -m build --wheel --no-isolation --outdir .compiled/dist
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target .compiled/site .compiled/dist/*.whl
 
-test-compiled: compiled  ## the faster tests once more, on the compiled wheel
-	PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/.compiled/site:$(CURDIR) $(BIN)/python -m pytest -q -o pythonpath= -m "not slow and not engines" tests/unit tests/properties tests/conformance tests/faults
+# Safe path: in this folder lies the source, which would come first.
+ON_WHEEL := PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/.compiled/site:$(CURDIR) $(BIN)/python -m pytest -q --compiled -o pythonpath=
+
+test-compiled: compiled  ## the faster tests once more, on the compiled wheel; and a soak, a fuzz, real processes
+	$(ON_WHEEL) -m "not slow and not engines" tests/unit tests/properties tests/conformance tests/faults
+	$(ON_WHEEL) tests/soak tests/fuzz tests/conformance/test_serve_process.py
 
 bench: compiled  ## specswitch beside its peers: every work, two and a half hours
 	$(BIN)/python -m bench.speed
@@ -76,7 +83,7 @@ bench: compiled  ## specswitch beside its peers: every work, two and a half hour
 bench-smoke: compiled  ## the short form, with bounds: two minutes
 	$(BIN)/python -m bench.speed --smoke
 
-check: lint types imports test engines wheel  ## everything; what CI runs
+check: compiler lint types imports test test-compiled engines wheel  ## everything; what CI runs
 
 lock: $(STAMP)  ## choose dependencies anew (with the cooldown of pyproject.toml)
 	$(BIN)/uv pip compile -q --universal --generate-hashes --no-header --group dev pyproject.toml requirements/build.in -o requirements/dev.lock

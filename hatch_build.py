@@ -3,10 +3,15 @@
 mypyc turns typed Python into a C extension: the same source, about twice as fast (docs/adr).
 Without it the wheel is pure Python and runs anywhere. Which modules are compiled is a list in
 pyproject.toml; every module's source is in the wheel either way, for tracebacks and for readers.
+Run as a script it says what compiling lacks on this machine, if anything.
 """
 
 import contextlib
 import os
+import shlex
+import shutil
+import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -33,10 +38,12 @@ class CompiledWheel(BuildHookInterface[Any]):
         return [*needed, *self.metadata.core.dependencies]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile, and have the results packed; raises SystemExit where a module does not."""
+        """Compile, and have the results packed; raises SystemExit where that cannot be."""
         del version
         if not self._wanted:
             return
+        if lack := lacking():
+            raise SystemExit(lack)
         root = Path(self.root)
         self._scratch = tempfile.TemporaryDirectory(prefix="specswitch-mypyc-")
         folder = Path(self._scratch.name)
@@ -50,6 +57,18 @@ class CompiledWheel(BuildHookInterface[Any]):
         del version, build_data, artifact_path
         if self._wanted:
             self._scratch.cleanup()
+
+
+def lacking() -> str | None:
+    """What is not there and compiling needs, as a sentence; None where all is."""
+    words = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
+    compiler = shlex.split(str(words))[0]
+    if shutil.which(compiler) is None:
+        return f"compiling needs {compiler}, which is not there; Debian: gcc and libc6-dev"
+    header = Path(sysconfig.get_path("include"), "Python.h")
+    if not header.is_file():
+        return f"compiling needs {header}, which is not there; Debian: python3-dev"
+    return None
 
 
 def _compiled(root: Path, config: dict[str, Any], folder: Path) -> list[Path]:
@@ -72,3 +91,7 @@ def _compiled(root: Path, config: dict[str, Any], folder: Path) -> list[Path]:
     command.ensure_finalized()
     command.run()
     return sorted((folder / "lib").rglob("*.so"))
+
+
+if __name__ == "__main__":
+    sys.exit(lacking())

@@ -161,9 +161,12 @@ class App:
 
     def background_ended(self, task: asyncio.Task[None]) -> None:
         """Called when a background task ends, which only our own stopping should make it do."""
-        if self.ending or task.cancelled() or self.failure is not None:
+        if self.ending or task.cancelled():
             return
         cause = task.exception()
+        if self.failure is not None:
+            _log.error("%s died, too: %r", task.get_name(), cause)
+            return
         self.failure = SpecswitchError(f"{task.get_name()} died: {cause!r}")
         self.failure.__cause__ = cause
         _log.critical("%s; stopping", self.failure, exc_info=cause)

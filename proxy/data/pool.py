@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from proxy.core.refusals import RETRY_AFTER_BUSY
@@ -10,6 +10,17 @@ from proxy.core.words import UpstreamName
 from proxy.data.descriptors import descriptors_ran_out
 from proxy.data.upstream import Connecting, EngineConnection, Sink, tell
 from proxy.errors import Overloaded
+
+Dial = Callable[[EngineConnection, str, int, ssl.SSLContext | None], Awaitable[object]]
+"""Connects to a host and a port; OSError where that fails."""
+
+
+def dial(
+    engine: EngineConnection, host: str, port: int, tls: ssl.SSLContext | None
+) -> Awaitable[object]:
+    """Over TCP, by the running loop."""
+    loop = asyncio.get_running_loop()
+    return loop.create_connection(lambda: engine, host, port, ssl=tls)
 
 
 class Pool:
@@ -31,6 +42,8 @@ class Pool:
         self._tls = tls
         self.idle_seconds = idle_seconds
         """How long a connection is kept."""
+        self.dial: Dial = dial
+        """How one is made; tests have their own ways."""
         self._retired = False
         self._clock = clock
         self._idle: dict[EngineConnection, None] = {}
@@ -169,6 +182,5 @@ class Pool:
 
     async def _open(self, connecting: Connecting) -> EngineConnection:
         engine = connecting.engine = EngineConnection(self)
-        loop = asyncio.get_running_loop()
-        await loop.create_connection(lambda: engine, self._host, self._port, ssl=self._tls)
+        await self.dial(engine, self._host, self._port, self._tls)
         return engine

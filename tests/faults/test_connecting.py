@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from proxy.core.words import UpstreamName
-from proxy.data.pool import Pool
+from proxy.data.pool import Dial, Pool
 from proxy.data.response import ResponseHead
 from proxy.data.upstream import Connecting, EngineConnection
 from proxy.errors import Refusal
@@ -134,35 +134,25 @@ class Hearer:
         self.heard.append(f"failed {fault!r}")
 
 
-class OddPool(Pool):
+def pool_with(dial: Dial) -> Pool:
     """A pool whose connections come about as a test says."""
+    pool = Pool(UpstreamName.SPEC, "127.0.0.1", 1, tls=None, idle_seconds=3.0, clock=lambda: 0.0)
+    pool.dial = dial
+    return pool
 
-    def __init__(self, fault: Exception | None) -> None:
-        super().__init__(
-            UpstreamName.SPEC,
-            "127.0.0.1",
-            1,
-            tls=None,
-            idle_seconds=3.0,
-            clock=lambda: 0.0,
-        )
-        self.fault = fault
 
-    async def _open(self, connecting: Connecting) -> EngineConnection:
-        if self.fault is not None:
-            raise self.fault
-        engine = connecting.engine = EngineConnection(self)
-        transport = FakeTransport()
-        engine.connection_made(transport)
-        transport.abort()
-        engine.connection_lost(None)
-        return engine
+async def lost_at_once(engine: EngineConnection, *_: object) -> None:
+    """Dial and be closed in the same moment."""
+    transport = FakeTransport()
+    engine.connection_made(transport)
+    transport.abort()
+    engine.connection_lost(None)
 
 
 async def test_a_connection_that_is_lost_as_soon_as_it_is_made() -> None:
     """It is as good as none; written to, it would swallow the request without a word."""
     sink = Hearer()
-    pool = OddPool(None)
+    pool = pool_with(lost_at_once)
     pool.obtain(sink, fresh=True)
     await sink.flushed.wait()
 
@@ -174,7 +164,11 @@ async def test_a_fault_of_ours_in_connecting_is_reported() -> None:
     """What is no failure of the network does not vanish in a task."""
     strays: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: strays.append(context))
-    pool = OddPool(KeyError("odd"))
+
+    async def odd(*_: object) -> None:
+        raise KeyError("odd")
+
+    pool = pool_with(odd)
     pool.obtain(Hearer(), fresh=True)
     await until(lambda: bool(strays), "it is reported")
 
@@ -184,7 +178,7 @@ async def test_a_fault_of_ours_in_connecting_is_reported() -> None:
 @pytest.mark.parametrize("speaks", [True, False])
 async def test_a_kept_connection_that_ends(*, speaks: bool) -> None:
     """Closed or speaking out of turn, it is not used again."""
-    pool = OddPool(None)
+    pool = pool_with(lost_at_once)
     engine = EngineConnection(pool)
     engine.connection_made(FakeTransport())
     engine.keep()
@@ -196,33 +190,33 @@ async def test_a_kept_connection_that_ends(*, speaks: bool) -> None:
     assert pool.idle == 0
 
 
-class SlowPool(OddPool):
-    """One that makes connections when the test says so."""
+class Slow:
+    """A pool that makes connections when the test says so."""
 
     def __init__(self) -> None:
-        super().__init__(None)
         self.go = asyncio.Event()
         self.fails = False
+        self.pool = pool_with(self.dial)
 
-    async def _open(self, connecting: Connecting) -> EngineConnection:
+    async def dial(self, engine: EngineConnection, *_: object) -> None:
+        """Wait for the word."""
         await self.go.wait()
         if self.fails:
             raise ConnectionRefusedError("nobody")
-        return used(self, connecting)
+        engine.connection_made(FakeTransport())
 
 
-def used(pool: Pool, connecting: Connecting | None = None) -> EngineConnection:
+def used(pool: Pool) -> EngineConnection:
     """A connection of `pool` that is open."""
     engine = EngineConnection(pool)
-    if connecting is not None:
-        connecting.engine = engine
     engine.connection_made(FakeTransport())
     return engine
 
 
 async def test_one_that_comes_free_is_sooner() -> None:
     """The request that has waited longest gets it; the one made for it is kept for the next."""
-    first, second, pool = Hearer(), Hearer(), SlowPool()
+    first, second, slow = Hearer(), Hearer(), Slow()
+    pool = slow.pool
     for sink in (first, second):
         pool.obtain(sink, fresh=False)
 
@@ -232,7 +226,7 @@ async def test_one_that_comes_free_is_sooner() -> None:
     assert (first.heard, second.heard) == (["connected, reused"], [])
     assert (pool.active, pool.idle) == (1, 0)
 
-    pool.go.set()
+    slow.go.set()
     await second.flushed.wait()
     await until(lambda: pool.idle == 1, "the one that nobody waits for is kept")
     assert first.heard == ["connected, reused"]
@@ -241,11 +235,12 @@ async def test_one_that_comes_free_is_sooner() -> None:
 
 async def test_one_made_for_nobody_goes_to_whoever_waits() -> None:
     """Its own request has had another; the next in line has not."""
-    first, second, pool = Hearer(), Hearer(), SlowPool()
+    first, second, slow = Hearer(), Hearer(), Slow()
+    pool = slow.pool
     pool.obtain(first, fresh=False)
     used(pool).keep()
     pool.obtain(second, fresh=False)
-    pool.go.set()
+    slow.go.set()
     await second.flushed.wait()
 
     assert len(second.heard) == 1
@@ -254,20 +249,22 @@ async def test_one_made_for_nobody_goes_to_whoever_waits() -> None:
 
 async def test_who_wants_a_fresh_one_gets_no_other() -> None:
     """It replaces one that had been kept too long; another kept one could be the same."""
-    sink, pool = Hearer(), SlowPool()
+    sink, slow = Hearer(), Slow()
+    pool = slow.pool
     pool.obtain(sink, fresh=True)
     used(pool).keep()
 
     assert sink.heard == []
     assert pool.idle == 1
-    pool.go.set()
+    slow.go.set()
     await sink.flushed.wait()
     assert sink.heard == ["connected, new"]
 
 
 async def test_who_has_given_up_is_passed_over() -> None:
     """What comes free then is kept."""
-    sink, pool = Hearer(), SlowPool()
+    sink, slow = Hearer(), Slow()
+    pool = slow.pool
     connecting = pool.obtain(sink, fresh=False)
     assert isinstance(connecting, Connecting)
     connecting.drop()
@@ -279,11 +276,12 @@ async def test_who_has_given_up_is_passed_over() -> None:
 
 async def test_one_made_for_nobody_that_fails_is_nobodys_trouble() -> None:
     """Its request has had another, and hears nothing of it."""
-    sink, pool = Hearer(), SlowPool()
+    sink, slow = Hearer(), Slow()
+    pool = slow.pool
     pool.obtain(sink, fresh=False)
     used(pool).keep()
-    pool.fails = True
-    pool.go.set()
+    slow.fails = True
+    slow.go.set()
     await until(lambda: not pool._connecting, "it has ended")
 
     assert sink.heard == ["connected, new"]
@@ -291,7 +289,8 @@ async def test_one_made_for_nobody_that_fails_is_nobodys_trouble() -> None:
 
 async def test_one_that_speaks_out_of_turn_goes_to_nobody() -> None:
     """What it says would pass for the answer to the next request."""
-    sink, pool = Hearer(), SlowPool()
+    sink, slow = Hearer(), Slow()
+    pool = slow.pool
     pool.obtain(sink, fresh=False)
     engine = used(pool)
     near, far = socket.socketpair()
@@ -302,14 +301,15 @@ async def test_one_that_speaks_out_of_turn_goes_to_nobody() -> None:
 
     assert sink.heard == []
     assert pool.idle == 0
-    pool.go.set()
+    slow.go.set()
     await sink.flushed.wait()
 
 
 async def test_nobody_is_remembered_who_waits_no_longer() -> None:
     """An engine that closes each connection gives none back, for as long as it lives."""
-    sinks, pool = [Hearer() for _ in range(3)], SlowPool()
-    pool.go.set()
+    sinks, slow = [Hearer() for _ in range(3)], Slow()
+    pool = slow.pool
+    slow.go.set()
     for sink in sinks:
         pool.obtain(sink, fresh=False)
     given_up = pool.obtain(Hearer(), fresh=False)
@@ -324,7 +324,7 @@ async def test_nobody_is_remembered_who_waits_no_longer() -> None:
 
 async def test_one_made_for_nobody_and_lost_is_not_kept() -> None:
     """Its request has had another, and nobody could use it."""
-    sink, pool = Hearer(), OddPool(None)
+    sink, pool = Hearer(), pool_with(lost_at_once)
     pool.obtain(sink, fresh=False)
     used(pool).keep()
     await until(lambda: not pool._connecting, "it has ended")

@@ -19,7 +19,7 @@ import pytest
 
 from proxy.core.words import UpstreamName
 from proxy.data.descriptors import MOST_TOLD, RESERVE
-from proxy.data.upstream import Connecting, EngineConnection, Sink
+from proxy.data.upstream import Sink
 from tests.harness.client import CHAT, CHAT_STREAM, RawClient, get, post
 from tests.harness.process import Specswitch
 from tests.harness.running import Rig, rig, until
@@ -81,25 +81,22 @@ async def metric(it: Specswitch, name: str, **labels: str) -> float:
     return await asyncio.to_thread(it.metric, name, **labels)
 
 
-NONE_FREE = OSError(errno.EMFILE, "Too many open files")
+async def none_free(*_: object) -> None:
+    """Dial without a descriptor for the connection."""
+    raise OSError(errno.EMFILE, "Too many open files")
 
 
-def without_descriptor(it: Rig, name: UpstreamName, monkeypatch: pytest.MonkeyPatch) -> None:
+def without_descriptor(it: Rig, name: UpstreamName) -> None:
     """From now on there is none for a connection to the upstream."""
-
-    async def none(_connecting: Connecting) -> EngineConnection:
-        raise NONE_FREE
-
-    for pool in it.app.pools:
-        if pool.name is name:
-            pool.retire()  # a kept connection would serve
-            monkeypatch.setattr(pool, "_open", none)
+    pool = it.app.links[name].pool
+    pool.retire()  # a kept connection would serve
+    pool.dial = none_free
 
 
-async def test_no_descriptor_for_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_descriptor_for_a_connection() -> None:
     """429 with a reason; not tried at the other, no mark against the engine, its place free."""
     async with rig(health__passive_failures=1) as it:
-        without_descriptor(it, UpstreamName.SPEC, monkeypatch)
+        without_descriptor(it, UpstreamName.SPEC)
         client = await it.client()
         for _ in range(3):
             client.send(ASKING)
@@ -115,11 +112,11 @@ async def test_no_descriptor_for_a_connection(monkeypatch: pytest.MonkeyPatch) -
         assert it.app.front.connects_without_descriptor == 3
 
 
-async def test_no_descriptor_for_a_second_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_descriptor_for_a_second_connection() -> None:
     """A retry that fails so ends like that, and only the upstream that was down is blamed."""
     async with rig(health__fall=1000) as it:
         await it.spec.stop()
-        without_descriptor(it, UpstreamName.BASE, monkeypatch)
+        without_descriptor(it, UpstreamName.BASE)
         client = await it.client()
         client.send(ASKING)
         assert (await client.response()).code == "overloaded"
@@ -229,15 +226,11 @@ async def test_they_run_out(tmp_path: Path) -> None:
         assert await metric(it, "in_flight") == 0
 
 
-async def test_what_is_kept_is_let_go_when_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_kept_is_let_go_when_there_is_none() -> None:
     """An idle connection has a descriptor that the next request can use."""
     wire = Wire()
     pool = wire.pools[UpstreamName.SPEC]
-
-    async def none(_connecting: Connecting) -> EngineConnection:
-        raise NONE_FREE
-
-    monkeypatch.setattr(pool, "_open", none)
+    pool.dial = none_free
     told = asyncio.Event()
     sink = SimpleNamespace(engine_refused=lambda _refusal: told.set(), engine_flush=lambda: None)
     assert pool.idle == 1

@@ -309,6 +309,7 @@ sys.argv = ["specswitch", "serve"]
 main()
 """
 """A specswitch in which one function raises with everything it was given in a local variable."""
+SOURCE = pytest.mark.interpreted("compiled modules do not look up each other's functions by name")
 
 
 async def _to_the_end(client: RawClient) -> bytes:
@@ -321,12 +322,13 @@ async def _to_the_end(client: RawClient) -> bytes:
 @pytest.mark.parametrize(
     ("module", "target"),
     [
-        ("proxy.data.downstream", "presented"),
-        ("proxy.core.keys", "Keyring.name_of"),
-        ("proxy.data.front", "peek"),
-        ("proxy.data.relay", "engine_head"),
-        ("proxy.data.upstream", "EngineConnection.send"),
-        ("proxy.data.relay", "client_head"),
+        pytest.param("proxy.data.downstream", "presented", marks=SOURCE),
+        pytest.param("proxy.core.keys", "Keyring.name_of", marks=SOURCE),
+        pytest.param("proxy.data.front", "peek", marks=SOURCE),
+        ("proxy.data.relay", "TABLE[proxy.data.relay.ev.Send]"),
+        pytest.param("proxy.data.relay", "engine_head", marks=SOURCE),
+        pytest.param("proxy.data.upstream", "EngineConnection.send", marks=SOURCE),
+        pytest.param("proxy.data.relay", "client_head", marks=SOURCE),
         ("proxy.control.log", "_line_of"),
     ],
 )

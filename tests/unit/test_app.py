@@ -1,6 +1,7 @@
 """The root: what is started ends, a failure is said, and stopping drains before it cuts."""
 
 import asyncio
+import gc
 import logging
 import socket
 from collections.abc import Iterator
@@ -144,6 +145,25 @@ async def test_a_background_death_ends_the_whole(caplog: pytest.LogCaptureFixtur
     assert len(critical) == 1
     assert "the clock is broken" in critical[0].getMessage()
     assert critical[0].exc_info is not None
+
+
+async def test_a_second_death_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """What one fault does to several tasks goes astray in none, and is one reason to stop."""
+    app = built()
+
+    async def dies() -> None:
+        raise RuntimeError("so it goes")
+
+    for name in ("one", "two"):
+        app._run(dies(), name).add_done_callback(app.background_ended)
+    await until(lambda: not app.tasks, "both have died")
+    gc.collect()
+
+    told = [each.getMessage() for each in caplog.records]
+    assert told == [
+        "one died: RuntimeError('so it goes'); stopping",
+        "two died, too: RuntimeError('so it goes')",
+    ]
 
 
 async def test_a_background_death_cuts(caplog: pytest.LogCaptureFixture) -> None:

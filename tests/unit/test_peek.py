@@ -566,6 +566,7 @@ def test_the_most_that_a_request_may_need_of_the_context(
         assert abs(found - tokens) <= 4  # the estimate rounds a few bytes
 
 
+@pytest.mark.interpreted("it replaces a function, which a compiled module would still call")
 @pytest.mark.parametrize("dialect", list(Dialect))
 def test_an_ordinary_prompt_is_not_weighed(
     dialect: Dialect, monkeypatch: pytest.MonkeyPatch

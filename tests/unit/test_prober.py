@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import httpx2
 import pytest
@@ -16,7 +16,7 @@ from proxy.control.engine import Load
 from proxy.control.prober import Prober, ProbeRules
 from proxy.core.dispatch import Dispatcher
 from proxy.core.eligibility import Eligibility, Verdict
-from proxy.core.places import Evidence, Place, Settings
+from proxy.core.places import Evidence, Place
 from proxy.core.route import Need
 from proxy.core.signals import EngineSignals
 from proxy.core.words import AdminState, EjectionCause, Health, UpstreamName
@@ -372,23 +372,26 @@ async def test_probation_is_asked_for_its_load() -> None:
 # Signals ---------------------------------------------------------------------------------------
 
 
-class Heard(Dispatcher):
-    """A dispatcher that keeps what it is told of the engines."""
+class Heard:
+    """Keeps what a dispatcher is told of the engines, and hands everything on to it."""
 
-    def __init__(self, settings: Settings, watcher: Watcher, *, now: float) -> None:
-        super().__init__(settings, watcher, now=now)
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
         self.signals: list[EngineSignals] = []
         self.ended: list[tuple[float, int]] = []
 
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._dispatcher, name)
+
     def signals_read(self, name: UpstreamName, signals: EngineSignals, now: float) -> None:
-        """Keep it, and go by it."""
+        """Keep it."""
         self.signals.append(signals)
-        super().signals_read(name, signals, now)
+        self._dispatcher.signals_read(name, signals, now)
 
     def lengths_read(self, output_tokens: float, sequences: int) -> None:
-        """Keep it, and go by it."""
+        """Keep it."""
         self.ended.append((output_tokens, sequences))
-        super().lengths_read(output_tokens, sequences)
+        self._dispatcher.lengths_read(output_tokens, sequences)
 
 
 @dataclass
@@ -406,11 +409,11 @@ class Engine:
 
     def __post_init__(self) -> None:
         scene = self.scene
-        self.heard = scene.dispatcher = Heard(SETTINGS, scene.watcher, now=scene.now)
+        self.heard = Heard(scene.dispatcher)
         scene.prober = Prober(
             self.name,
             scene.client,
-            self.heard,
+            cast("Dispatcher", self.heard),
             scene.rules,
             clock=lambda: scene.now,
             sleep=scene.sleep,
