@@ -260,8 +260,6 @@ class Dispatcher:
         self._line.set_to(settings)
         self._servers.set_to(settings, renewed)
         self._steering.go_by(settings.thresholds, now)
-        for name in renewed:
-            self._line.lift(name)
         self._after_change(now)
 
     def drain(self) -> None:

@@ -68,7 +68,7 @@ class Line:
         return ticket
 
     def lift(self, name: UpstreamName) -> None:
-        """`name` is there again, or is another server: who found nobody there may try it."""
+        """`name` is there again: who found nobody there may try it, and stays in front."""
         for ticket in self.room:
             if ticket.need.avoid is name:
                 self.room.leave(ticket)

@@ -77,8 +77,7 @@ class Steering:
         """
         if self._servers.calibration_faults:
             thresholds = replace(thresholds, crossover=None, crossover_rate=None)
-        if thresholds != self._controller.thresholds:
-            self._controller.set_to(thresholds, now)
+        self._controller.set_to(thresholds, now)
 
     def follow(self, now: float) -> None:
         """Bring the picture and the mode in line with whatever has changed.

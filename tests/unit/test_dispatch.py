@@ -393,6 +393,17 @@ def test_who_waits_again_may_go_where_somebody_is_again(how: str) -> None:
     pair.end(blocker)
 
 
+def test_who_waits_again_stays_in_front() -> None:
+    """Where it found nobody somebody is again, and those behind would go there as well."""
+    pair = Pair(replace(SETTINGS, spec_cap=1, base_cap=1))
+    again, _ = waits_again(pair, BASE)
+    pair.down(BASE)
+    _, behind = pair.wait()
+    pair.up(BASE, probes=2)
+    assert again.place.upstream is BASE
+    assert behind.told == []
+
+
 def test_who_waits_again_does_so_for_no_longer() -> None:
     """Its patience counts from when it came first."""
     pair = Pair(replace(SETTINGS, spec_cap=1))
