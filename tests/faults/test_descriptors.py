@@ -90,7 +90,7 @@ def without_descriptor(it: Rig, name: UpstreamName, monkeypatch: pytest.MonkeyPa
     async def none(_connecting: Connecting) -> EngineConnection:
         raise NONE_FREE
 
-    for pool in it.app.pools:
+    for pool in it.app.links.pools:
         if pool.name is name:
             pool.retire()  # a kept connection would serve
             monkeypatch.setattr(pool, "_open", none)
