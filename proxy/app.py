@@ -33,10 +33,9 @@ from proxy.data.descriptors import provide
 from proxy.data.downstream import ClientConnection
 from proxy.data.front import Front
 from proxy.data.listener import Listener
-from proxy.data.pool import Pool
 from proxy.data.tls import Certificate, TlsConnection
 from proxy.errors import ConfigError, SpecswitchError
-from proxy.links import Link, build_link
+from proxy.links import Link, Links, build_link
 from proxy.reload import Basis, Renewal, read_again
 
 _log = logging.getLogger(__name__)
@@ -74,15 +73,13 @@ class App:
         self.calibration = calibration_of(config)
         settings = wiring.settings_of(config, self.calibration)
         self.dispatcher = Dispatcher(settings, self._observer, now=now)
-        self.links = {name: self._link(config, name) for name in UpstreamName}
+        self.links = Links({name: self._link(config, name) for name in UpstreamName})
         self.front = self._front()
         listen = config.listen
         self.certificate = None
         if listen.tls_cert is not None and listen.tls_key is not None:
             self.certificate = Certificate(listen.tls_cert, listen.tls_key)
         self.listener = Listener(self.front, self._client)
-        self.retired: list[Pool] = []
-        """Pools to servers that an upstream is no more; each until nothing runs on it."""
         self.pair = Pair(
             self.dispatcher,
             Facts(version=__version__, started=wall()),
@@ -116,11 +113,6 @@ class App:
     def admin_url(self) -> str:
         """Where the admin listener can be reached from this machine."""
         return wiring.address(self.config.listen.admin_host, self.admin_port)
-
-    @property
-    def pools(self) -> list[Pool]:
-        """Every pool that may have connections."""
-        return [*(link.pool for link in self.links.values()), *self.retired]
 
     def start(self) -> None:
         """Start what runs beside the requests."""
@@ -249,15 +241,11 @@ class App:
         config = self.config = renewal.config
         self.calibration = renewal.calibration
         for name, link in renewal.links.items():
-            self.retired.append(self.links[name].pool)
-            self.links[name].pool.retire()
-            self.links[name] = link
+            self.links.exchange(name, link)
             self._probing[name].cancel()
             self._probe(name)
-        for link in self.links.values():
-            link.prober.set_to(wiring.probes_of(config))
-            link.pool.idle_seconds = config.timeouts.idle_connection
-        self.front.engines = {name: link.side for name, link in self.links.items()}
+        self.links.set_to(wiring.probes_of(config), config.timeouts.idle_connection)
+        self.front.engines = self.links.sides
         self.front.settings = renewal.front
         if self.certificate is not None and renewal.tls is not None:
             self.certificate.context = renewal.tls
@@ -279,7 +267,7 @@ class App:
         return Front(
             dispatcher=self.dispatcher,
             observer=self._observer,
-            engines={name: link.side for name, link in self.links.items()},
+            engines=self.links.sides,
             settings=wiring.front_of(config),
             cors=wiring.cors_of(config),
             # No other process gives the same: each starts its ids with a number of its own.
@@ -288,16 +276,11 @@ class App:
         )
 
     def _sources(self) -> Sources:
-        def connections(name: UpstreamName) -> tuple[int, int]:
-            pools = [pool for pool in self.pools if pool.name is name]
-            return sum(pool.active for pool in pools), sum(pool.idle for pool in pools)
-
         log = self._log
-
         return Sources(
             open_requests=lambda: self.front.open_requests,
-            connections=connections,
-            findings=lambda: {name: link.prober.findings for name, link in self.links.items()},
+            connections=self.links.connections,
+            findings=lambda: self.links.findings,
             dropped_lines=lambda: 0 if log is None else log.dropped,
         )
 
@@ -307,10 +290,8 @@ class App:
 
     def _known(self) -> dict[UpstreamName, Known]:
         return {
-            name: Known(
-                url=str(wiring.upstream_of(self.config, name).url), findings=link.prober.findings
-            )
-            for name, link in self.links.items()
+            name: Known(url=str(wiring.upstream_of(self.config, name).url), findings=findings)
+            for name, findings in self.links.findings.items()
         }
 
     def admin(self) -> AdminServer:
@@ -334,9 +315,7 @@ class App:
             now = self.clock()
             self.metrics.lagged(max(0.0, now - due))
             self.dispatcher.tick(now)
-            for pool in self.pools:
-                pool.sweep(now)
-            self.retired = [pool for pool in self.retired if pool.busy]
+            self.links.sweep(now)
 
 
 @asynccontextmanager
@@ -395,7 +374,7 @@ def _close(app: App) -> None:
     app.dispatcher.stop()
     for client in tuple(app.front.connections):
         client.close()
-    for pool in app.pools:
+    for pool in app.links.pools:
         pool.close()
 
 

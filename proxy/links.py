@@ -1,17 +1,17 @@
-"""What is built for one configured upstream: how requests and probes reach its server.
+"""What is built for the configured upstreams: how requests and probes reach their servers.
 
 A link is for the server that the configuration names. A reload that names another makes another
 link; the old one's pool serves what runs on it to its end.
 """
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from proxy import wiring
 from proxy.config import Config
-from proxy.control.engine import connect
-from proxy.control.prober import Prober
+from proxy.control.engine import Findings, connect
+from proxy.control.prober import Prober, ProbeRules
 from proxy.core.dispatch import Dispatcher
 from proxy.core.words import UpstreamName
 from proxy.data.front import EngineSide
@@ -30,6 +30,57 @@ class Link:
     def pool(self) -> Pool:
         """Its connections for requests."""
         return self.side.pool
+
+
+class Links:
+    """The link to each upstream, and what is left of those that there were."""
+
+    def __init__(self, links: Mapping[UpstreamName, Link]) -> None:
+        self._links = dict(links)
+        self.retired: list[Pool] = []
+        """Pools to servers that an upstream is no more; each until nothing runs on it."""
+
+    def __getitem__(self, name: UpstreamName) -> Link:
+        return self._links[name]
+
+    @property
+    def pools(self) -> list[Pool]:
+        """Every pool that may have connections."""
+        return [*(link.pool for link in self._links.values()), *self.retired]
+
+    @property
+    def sides(self) -> dict[UpstreamName, EngineSide]:
+        """How requests reach each server."""
+        return {name: link.side for name, link in self._links.items()}
+
+    @property
+    def findings(self) -> dict[UpstreamName, Findings]:
+        """What the probers have found."""
+        return {name: link.prober.findings for name, link in self._links.items()}
+
+    def connections(self, name: UpstreamName) -> tuple[int, int]:
+        """How many to the upstream `name` are in use, and how many are kept."""
+        pools = [pool for pool in self.pools if pool.name is name]
+        return sum(pool.active for pool in pools), sum(pool.idle for pool in pools)
+
+    def exchange(self, name: UpstreamName, link: Link) -> None:
+        """Reach the upstream `name` by `link` from now on."""
+        old = self._links[name].pool
+        old.retire()
+        self.retired.append(old)
+        self._links[name] = link
+
+    def set_to(self, rules: ProbeRules, idle_seconds: float) -> None:
+        """Probe by `rules`, and keep connections for `idle_seconds`, from now on."""
+        for link in self._links.values():
+            link.prober.set_to(rules)
+            link.pool.idle_seconds = idle_seconds
+
+    def sweep(self, now: float) -> None:
+        """Close what has been idle for too long, and let go of pools on which nothing runs."""
+        for pool in self.pools:
+            pool.sweep(now)
+        self.retired = [pool for pool in self.retired if pool.busy]
 
 
 def build_link(

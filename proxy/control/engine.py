@@ -9,7 +9,7 @@ are SGLang 0.5.23's, older ones where they are known to differ.
 import errno
 import json
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,7 +17,9 @@ from datetime import datetime
 import httpx2
 
 from proxy.control.counters import Counters, counters_of
+from proxy.core.fields import Fields
 from proxy.core.identity import Identity
+from proxy.core.pages import identity_of, total
 from proxy.core.signals import EngineSignals, Totals
 from proxy.errors import EngineError, EngineSilentError, EngineUnaskedError
 
@@ -28,11 +30,6 @@ MAX_METRICS_BYTES = 4 * 2**20
 _KEEP_ALIVE_SECONDS = 3.0
 """Below the 5 s after which SGLang (uvicorn) closes an idle connection."""
 _ABSENT = frozenset({404, 405})
-_ADAPTIVE_DRAFT_TOKENS = 8
-"""SGLang 0.5.23, adaptive_spec_params.py: the deepest step of its own ladder is 7, and the token
-before them is verified, too."""
-_LARGEST = 2**53
-"""Beyond it a float no longer holds every whole number, and no count of ours is real."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,47 +97,6 @@ class _Answer:
     body: bytes
 
 
-class _Fields:
-    """An object of JSON that may hold anything; what has the wrong type is unknown."""
-
-    __slots__ = ("_values",)
-
-    def __init__(self, value: object) -> None:
-        self._values: Mapping[str, object] = value if isinstance(value, dict) else {}
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._values
-
-    def text(self, name: str) -> str | None:
-        value = self._values.get(name)
-        return value if isinstance(value, str) and value else None
-
-    def count(self, name: str) -> int | None:
-        return _count(self._values.get(name))
-
-    def amount(self, name: str) -> float | None:
-        return _amount(self._values.get(name))
-
-    def counts(self, name: str) -> list[int]:
-        value = self._values.get(name)
-        found = [_count(each) for each in value] if isinstance(value, list) else []
-        return [each for each in found if each is not None]
-
-    def amounts(self, name: str) -> list[float | None]:
-        value = self._values.get(name)
-        return [_amount(each) for each in value] if isinstance(value, list) else []
-
-    def yes(self, name: str) -> bool:
-        return self._values.get(name) is True
-
-    def within(self, name: str) -> "_Fields":
-        return _Fields(self._values.get(name))
-
-    def many(self, name: str) -> list["_Fields"]:
-        value = self._values.get(name)
-        return [_Fields(each) for each in value] if isinstance(value, list) else []
-
-
 def connect(
     url: str, *, api_key: str | None, tls: ssl.SSLContext | None, timeout: float
 ) -> httpx2.AsyncClient:
@@ -182,35 +138,9 @@ async def check_ready(client: httpx2.AsyncClient, path: str) -> None:
 
 async def read_identity(client: httpx2.AsyncClient) -> Identity:
     """What the server says it is; raises EngineError when it cannot be read."""
-    info = await _find_object(client, "/server_info", "/get_server_info")
-    cards = (await _find_object(client, "/v1/models") or _Fields(None)).many("data")
-    served = None if info is None else info.text("served_model_name")
-    adapters = frozenset(
-        name for card in cards if (name := card.text("id")) and _is_adapter(card, served)
-    )
-    if info is None:
-        return Identity(known=False, adapters=adapters)
-    ranks = info.many("internal_states")
-    lengths = [card.count("max_model_len") for card in cards if not _is_adapter(card, served)]
-    resolved = next((length for length in lengths if length is not None), None)
-    return Identity(
-        known=True,
-        speculative_algorithm=info.text("speculative_algorithm"),
-        model=info.text("model_path"),
-        revision=info.text("revision"),
-        dtype=info.text("dtype"),
-        quantization=info.text("quantization"),
-        # The argument is null where the model's own length is used; the card has what came of it.
-        context_length=resolved if resolved is not None else info.count("context_length"),
-        tensor_parallel=info.count("tp_size"),
-        max_running_requests=_max_running(info, ranks),
-        graph_ceiling=_graph_ceiling(info, ranks),
-        speculative_num_steps=info.count("speculative_num_steps"),
-        speculative_eagle_topk=info.count("speculative_eagle_topk"),
-        speculative_num_draft_tokens=_draft_tokens(info),
-        version=info.text("version"),
-        adapters=adapters,
-    )
+    arguments = await _find_object(client, "/server_info", "/get_server_info")
+    models = await _find_object(client, "/v1/models")
+    return identity_of(arguments, [] if models is None else models.many("data"))
 
 
 async def read_load(client: httpx2.AsyncClient) -> Load:
@@ -224,8 +154,8 @@ async def read_load(client: httpx2.AsyncClient) -> Load:
     answered = _moment(fields.text("timestamp"))
     age = None if answered is None or not stamps else max(0.0, answered - min(stamps))
     return Load(
-        running=_total([rank.count("num_running_reqs") for rank in ranks]),
-        waiting=_total([rank.count("num_waiting_reqs") for rank in ranks]),
+        running=total([rank.count("num_running_reqs") for rank in ranks]),
+        waiting=total([rank.count("num_waiting_reqs") for rank in ranks]),
         token_usage=max(usages, default=None),
         timestamp=max(stamps, default=None),
         age_seconds=age,
@@ -250,7 +180,7 @@ async def read_counters(client: httpx2.AsyncClient) -> Counters | None:
     return counters
 
 
-def _decoded(ranks: list[_Fields]) -> Totals | None:
+def _decoded(ranks: list[Fields]) -> Totals | None:
     """SGLang's sums over decode steps: of batch sizes at 1, of generated tokens at 5."""
     found = []
     for rank in ranks:
@@ -264,57 +194,6 @@ def _decoded(ranks: list[_Fields]) -> Totals | None:
     return Totals(sum(each.tokens for each in found), sum(each.times for each in found))
 
 
-def _is_adapter(card: _Fields, served: str | None) -> bool:
-    """Whether an entry of /v1/models is a LoRA adapter: those have a parent, or another name."""
-    return card.text("parent") is not None or (served is not None and card.text("id") != served)
-
-
-def _max_running(info: _Fields, ranks: list[_Fields]) -> int | None:
-    """Sequences that run at once: what came of the argument, which memory may have cut."""
-    effective = _total([rank.count("effective_max_running_requests_per_dp") for rank in ranks])
-    return info.count("max_running_requests") if effective is None else effective
-
-
-def _graph_ceiling(info: _Fields, ranks: list[_Fields]) -> int | None:
-    """The largest decode batch with a CUDA graph; None where graphs are off or not spoken of."""
-    if info.yes("disable_cuda_graph") or info.yes("disable_decode_cuda_graph"):
-        return None
-    if ranks and all("decode_cuda_graph_bs" in rank for rank in ranks):
-        # What was captured in fact: empty on a CPU, whose arguments still name a ceiling.
-        return _total([max(rank.counts("decode_cuda_graph_bs"), default=None) for rank in ranks])
-    decode = info.within("cuda_graph_config").within("decode")
-    if decode.text("backend") == "disabled":
-        return None
-    ceiling = decode.count("max_bs") or info.count("cuda_graph_max_bs")  # the older name
-    return None if ceiling is None else ceiling * max(1, len(ranks))
-
-
-def _draft_tokens(info: _Fields) -> int | None:
-    """The most draft tokens of a round; adaptive speculation may draft more than it says now."""
-    said = info.count("speculative_num_draft_tokens")
-    if said is None or not info.yes("speculative_adaptive"):
-        return said
-    return max(said, _ADAPTIVE_DRAFT_TOKENS)
-
-
-def _total(parts: list[int | None]) -> int | None:
-    """The sum over all ranks; None if one does not say, or there is none."""
-    known = [part for part in parts if part is not None]
-    return sum(known) if known and len(known) == len(parts) else None
-
-
-def _count(value: object) -> int | None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        return None
-    return value if 0 <= value <= _LARGEST else None
-
-
-def _amount(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if 0 <= value <= _LARGEST else None  # never true of NaN
-
-
 def _moment(text: str | None) -> float | None:
     """Seconds since 1970 of an ISO 8601 time with its zone; None for anything else."""
     try:
@@ -324,7 +203,7 @@ def _moment(text: str | None) -> float | None:
     return None if moment.tzinfo is None else moment.timestamp()
 
 
-async def _find_object(client: httpx2.AsyncClient, *paths: str) -> _Fields | None:
+async def _find_object(client: httpx2.AsyncClient, *paths: str) -> Fields | None:
     """The JSON object at the first of `paths` that the server has; None if it has none of them."""
     for path in paths:
         answer = await _get(client, path)
@@ -337,7 +216,7 @@ async def _find_object(client: httpx2.AsyncClient, *paths: str) -> _Fields | Non
     return None
 
 
-def _object(body: bytes, where: str) -> _Fields:
+def _object(body: bytes, where: str) -> Fields:
     try:
         # The standard library's parser, because engines write NaN, which strict ones refuse whole.
         value = json.loads(body)
@@ -345,7 +224,7 @@ def _object(body: bytes, where: str) -> _Fields:
         raise EngineError(f"{where} does not answer JSON") from exc
     if not isinstance(value, dict):
         raise EngineError(f"{where} does not answer a JSON object")
-    return _Fields(value)
+    return Fields(value)
 
 
 async def _get(client: httpx2.AsyncClient, path: str, most: int = MAX_ANSWER_BYTES) -> _Answer:

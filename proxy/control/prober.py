@@ -147,7 +147,7 @@ class Prober:
         asked_at = self._clock()
         try:
             await self._in_time(check_ready(self._client, self._rules.path))
-            if self._dispatcher.wants_identity(self.name):
+            if self._dispatcher.upstream(self.name).wants_identity:
                 identity = await self._in_time(read_identity(self._client))
                 self._account = _Account()
                 self._rounds = 0

@@ -49,6 +49,16 @@ class Upstream:
         """Whether it is the pair's to use; probation counts, or nothing would ever try it again."""
         return self.admin_state is AdminState.READY and self.health.state is not Health.EJECTED
 
+    @property
+    def wants_identity(self) -> bool:
+        """Whether a good probe of it must come with its identity.
+
+        Always while it is not healthy: what comes back from a timed ejection may be another server,
+        and no rise stands between it and its first request. And after a failed probe, which may be
+        all that is seen of a quick restart.
+        """
+        return self.doubted or self.health.state is not Health.HEALTHY
+
     def look(self) -> None:
         """Something was said of it: bring its picture in line, which every decision reads."""
         view = self.view

@@ -125,7 +125,9 @@ async def test_many_clients_that_reset_at_once() -> None:
             response = await client.response()
 
         assert response.body == GENERATE.answer
-        await it.until(lambda: it.app.pools[0].active + it.app.pools[1].active == 0, "none is used")
+        await it.until(
+            lambda: it.app.links.pools[0].active + it.app.links.pools[1].active == 0, "none is used"
+        )
 
 
 async def test_a_client_that_stops_reading_and_resets() -> None:

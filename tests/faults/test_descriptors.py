@@ -88,9 +88,10 @@ async def none_free(*_: object) -> None:
 
 def without_descriptor(it: Rig, name: UpstreamName) -> None:
     """From now on there is none for a connection to the upstream."""
-    pool = it.app.links[name].pool
-    pool.retire()  # a kept connection would serve
-    pool.dial = none_free
+    for pool in it.app.links.pools:
+        if pool.name is name:
+            pool.retire()  # a kept connection would serve
+            pool.dial = none_free
 
 
 async def test_no_descriptor_for_a_connection() -> None:

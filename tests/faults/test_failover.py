@@ -55,7 +55,7 @@ def stopped(it: Rig) -> Clock:
     """Stop the time that specswitch sees; probes go on, and only the test moves it."""
     clock = Clock(it.app.clock())
     it.app.clock = it.app.front.clock = clock
-    for link in it.app.links.values():
+    for link in map(it.app.links.__getitem__, UpstreamName):
         link.pool._clock = link.prober._clock = clock
     return clock
 

@@ -137,7 +137,7 @@ async def test_another_url_is_another_server() -> None:
         assert len(other.requests) == 1
         gate.set()
         assert [await old.chunk(), await old.chunk(), await old.chunk()] == [TOKEN, DONE, None]
-        await until(lambda: not it.app.retired, "nothing is left of the old server")
+        await until(lambda: not it.app.links.retired, "nothing is left of the old server")
         assert it.spec.open_connections == 0
 
 

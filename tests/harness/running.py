@@ -221,7 +221,7 @@ def _connections_left(made: Rig) -> list[str]:
     found = []
     for name in UpstreamName:
         upstream = made.upstream(name)
-        pools = [pool for pool in made.app.pools if pool.name is name]
+        pools = [pool for pool in made.app.links.pools if pool.name is name]
         idle = sum(pool.idle for pool in pools)
         found += _counted(
             {

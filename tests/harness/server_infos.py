@@ -1,7 +1,7 @@
 """Two SGLang servers as doctor reads them: a good pair on one GPU, and any change to it."""
 
+from proxy.core.fields import Fields
 from proxy.core.words import UpstreamName
-from proxy.tools.doctor.fields import Fields
 from proxy.tools.doctor.server_info import ServerInfo
 
 SPEC, BASE = UpstreamName.SPEC, UpstreamName.BASE
@@ -136,7 +136,6 @@ def server(name: UpstreamName, **changed: object) -> ServerInfo:
         url=str(own["url"] or f"http://127.0.0.1:{_OWN[name]['port']}"),
         known=bool(own["known"]),
         arguments=Fields(shown),
-        ranks=Fields(shown).many("internal_states"),
         cards=[Fields(card) for card in cards],
         loads=[Fields({"num_running_reqs": 0})],
         generation=Fields(own["generation"]),

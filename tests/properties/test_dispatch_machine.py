@@ -4,6 +4,7 @@ Those who wait may act on being told at once, as the data plane's do: end, or co
 """
 
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -272,11 +273,13 @@ class DispatchMachine(RuleBasedStateMachine):
             seen = (kept.usable, kept.why_not, kept.cap, kept.trial)
             upstream.look()
             assert seen == (kept.usable, kept.why_not, kept.cap, kept.trial)
-        picture = pair._pair
+        picture = pair._steering.pair
         assert (picture.spec, picture.base) == (pair.spec.view, pair.base.view)
         assert picture.control is pair.control
         assert picture.base_in_maint is (pair.base.admin_state is AdminState.MAINT)
-        assert pair.mode is pair._wanted(pair.controller.reason)[0]
+        assert pair.mode is pair._steering._wanted(pair.controller.reason)[0]
+        assert pair.usable is (pair._servers.none_since == inf)
+        assert pair.base.in_service is (pair._servers.base_gone_since == inf)
         assert pair.room.empty is (len(pair.room) == 0)
 
     @invariant()

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.core.fields import Fields
 from proxy.core.words import UpstreamName
 from proxy.tools.doctor.diagnosis import Report, gravest_first
 from proxy.tools.doctor.examine import as_json, judge
-from proxy.tools.doctor.fields import Fields
 from proxy.tools.doctor.server_info import ServerInfo
 from tests.harness.server_infos import BASE, SPEC, arguments
 
@@ -44,7 +44,6 @@ def servers(draw: st.DrawFn, name: UpstreamName) -> ServerInfo:
         url=f"http://127.0.0.1:{draw(st.integers(1, 2))}",
         known=draw(st.booleans()),
         arguments=shown,
-        ranks=shown.many("internal_states"),
         model_info=Fields(draw(OBJECTS)),
         cards=[Fields(each) for each in draw(st.lists(OBJECTS, max_size=2))],
         loads=[Fields(each) for each in draw(st.lists(OBJECTS, max_size=2))],

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from proxy.calibration import VerdictKind, dump, parse
+from proxy.core.fields import Fields
 from proxy.core.words import UpstreamName
 from proxy.sim import physics
 from proxy.tools import report
@@ -20,7 +21,6 @@ from proxy.tools.calibrate.prefill import Filled
 from proxy.tools.calibrate.report import blocks, sentences, show
 from proxy.tools.calibrate.state import State
 from proxy.tools.curves.cells import BadDataError
-from proxy.tools.doctor.fields import Fields
 from proxy.tools.doctor.server_info import ServerInfo
 from proxy.tools.prompts import Prompt, builtin
 

@@ -363,6 +363,19 @@ def test_who_waits_again_takes_what_there_is(at: UpstreamName) -> None:
     pair.end(blocker)
 
 
+def test_nobody_overtakes_who_waits_again() -> None:
+    """The room at base is too small for the two that wait there, and not for one more."""
+    pair = Pair(SMALL_BASE)
+    held = pair.fill(only_base(), 3)
+    first = pair.place(need(2, override=SPEC))
+    again = Standing()
+    assert pair.dispatcher.wait_for_other(first, need(2), again, pair.now) is not None
+    _, newcomer = pair.wait(only_base())
+    pair.end(held[0])
+    assert again.place.upstream is BASE
+    assert newcomer.told == []
+
+
 @pytest.mark.parametrize("how", ["rises", "is renewed"])
 def test_who_waits_again_may_go_where_somebody_is_again(how: str) -> None:
     """A server that comes back, or another in its place, is not the one that was not there."""
@@ -378,6 +391,17 @@ def test_who_waits_again_may_go_where_somebody_is_again(how: str) -> None:
     assert again.place.upstream is BASE
     pair.end(again.place)
     pair.end(blocker)
+
+
+def test_who_waits_again_stays_in_front() -> None:
+    """Where it found nobody somebody is again, and those behind would go there as well."""
+    pair = Pair(replace(SETTINGS, spec_cap=1, base_cap=1))
+    again, _ = waits_again(pair, BASE)
+    pair.down(BASE)
+    _, behind = pair.wait()
+    pair.up(BASE, probes=2)
+    assert again.place.upstream is BASE
+    assert behind.told == []
 
 
 def test_who_waits_again_does_so_for_no_longer() -> None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from proxy.core.eligibility import SpecLimits
 from proxy.core.places import Evidence
 from proxy.core.words import (
     AdminState,
@@ -197,12 +198,12 @@ def test_what_is_ejected_for_a_time_still_stands() -> None:
 def test_identity_is_wanted_of_all_but_the_healthy() -> None:
     """Also in probation: what comes back may be another server, and is found out."""
     pair = Pair()
-    assert not pair.dispatcher.wants_identity(SPEC)
+    assert not pair.dispatcher.upstream(SPEC).wants_identity
     pair.control(Control.SPEC)
     pair.fail(SPEC)
-    assert pair.dispatcher.wants_identity(SPEC)
+    assert pair.dispatcher.upstream(SPEC).wants_identity
     pair.later(5.0)
-    assert pair.dispatcher.wants_identity(SPEC)
+    assert pair.dispatcher.upstream(SPEC).wants_identity
     pair.up(SPEC, IDENTITIES[BASE])
     assert pair.state(SPEC) == (Health.EJECTED, EjectionCause.MISCONFIGURED)
     pair.up(SPEC, probes=2)
@@ -215,6 +216,15 @@ def test_adapters_of_both_are_known() -> None:
     pair.up(BASE, replace(IDENTITIES[BASE], adapters=frozenset({"a"})))
     pair.up(SPEC, replace(IDENTITIES[SPEC], adapters=frozenset({"b"})))
     assert pair.dispatcher.adapters == frozenset({"a", "b"})
+
+
+def test_what_spec_has_of_the_context_is_known() -> None:
+    """The rule of the context limit asks for it; None where it is as much as base has."""
+    pair = Pair()
+    assert pair.dispatcher.spec_limits is None
+    drafts = replace(IDENTITIES[SPEC], context_length=4096, speculative_num_draft_tokens=8)
+    pair.up(SPEC, drafts)
+    assert pair.dispatcher.spec_limits == SpecLimits(4096, 8)
 
 
 # Silence -----------------------------------------------------------------------------------------
@@ -316,6 +326,17 @@ def test_other_settings_count_from_the_next_decision_on() -> None:
     pair.down(SPEC, probes=1)
     assert pair.state(SPEC) == (Health.EJECTED, EjectionCause.PROBE)
     pair.end(held)
+
+
+def test_a_success_between_failures_begins_the_row_anew() -> None:
+    """Four of five in a row, one that is well, and four more eject nobody."""
+    pair = Pair()
+    row = [Evidence.BAD] * 4
+    for evidence in (*row, Evidence.GOOD, *row):
+        pair.end(pair.place(), evidence)
+    assert pair.state(SPEC) == (Health.HEALTHY, None)
+    pair.end(pair.place(), Evidence.BAD)
+    assert pair.state(SPEC) == (Health.EJECTED, EjectionCause.REQUESTS)
 
 
 def test_a_renewed_upstream_is_another_server() -> None:

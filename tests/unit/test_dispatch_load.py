@@ -390,13 +390,13 @@ def test_probation_does_not_keep_the_mode_on_base() -> None:
 def test_a_quick_restart_is_noticed() -> None:
     """One failed probe ejects nobody, and yet another server may answer the next one."""
     pair = Pair(replace(RATED, made_for=MADE_FOR))
-    assert not pair.dispatcher.wants_identity(SPEC)
+    assert not pair.dispatcher.upstream(SPEC).wants_identity
     pair.down(SPEC, probes=1)
     assert pair.dispatcher.mode is SPEC
-    assert pair.dispatcher.wants_identity(SPEC)
+    assert pair.dispatcher.upstream(SPEC).wants_identity
     pair.up(SPEC, replace(IDENTITIES[SPEC], model="other"))
     assert pair.dispatcher.mode is BASE
-    assert not pair.dispatcher.wants_identity(BASE)
+    assert not pair.dispatcher.upstream(BASE).wants_identity
 
 
 def test_an_end_brings_speculation_back() -> None:

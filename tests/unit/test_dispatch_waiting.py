@@ -197,6 +197,19 @@ def test_queue_timeout() -> None:
     )
 
 
+def test_another_patience_is_for_those_who_wait_already() -> None:
+    """From when they came."""
+    pair = Pair(ONE_EACH)
+    pair.fill(only_base(), 1)
+    _, waiting = pair.wait(only_base())
+    shorter = replace(ONE_EACH, queue_timeout=1.0)
+    pair.dispatcher.apply(shorter, renewed=frozenset(), control=Control.AUTO, now=pair.now)
+    pair.later(0.5)
+    assert waiting.told == []
+    pair.later(0.5)
+    assert isinstance(waiting.refusal, QueueTimeout)
+
+
 def test_the_waiting_room_has_an_end() -> None:
     """Past `queue_size` one is refused at once, with counts and when to come back."""
     pair = Pair(replace(ONE_EACH, queue_size=1, max_in_flight=2))

@@ -11,7 +11,6 @@ from proxy.control.engine import read_identity
 from proxy.core.words import UpstreamName
 from proxy.errors import SpecswitchError
 from proxy.tools.asking import connect
-from proxy.tools.doctor.fields import Fields
 from proxy.tools.doctor.model_files import read_model_file
 from proxy.tools.doctor.server_info import ReadError, ServerInfo, Trouble, read_server
 from tests.harness.server_infos import ABSENT, BASE, SPEC, arguments, rank, server
@@ -212,20 +211,3 @@ def test_a_url_that_is_none_is_refused() -> None:
     """Before anything is asked; that is asking's own check."""
     with pytest.raises(SpecswitchError, match="no URL"):
         connect("127.0.0.1:30001")
-
-
-def test_fields_know_what_has_the_wrong_type() -> None:
-    """Unknown, in each of the forms."""
-    fields = Fields({"a": "x", "b": True, "c": 1.5, "d": -1, "e": [1, "x", True], "f": '{"g": 1}'})
-    assert (fields.text("b"), fields.count("b"), fields.number("b"), fields.flag("a")) == (
-        None,
-        None,
-        None,
-        None,
-    )
-    assert (fields.count("d"), fields.amount("d"), fields.number("d")) == (None, None, -1.0)
-    assert fields.counts("e") == [1]
-    assert fields.within("f").count("g") == 1
-    assert fields.canonical("absent") is None
-    assert fields.canonical("b") == "true"
-    assert list(Fields([1])) == []

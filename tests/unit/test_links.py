@@ -1,55 +1,79 @@
-"""What is built for one configured upstream."""
+"""The links to the servers: what of them is one's own, and what stays of one that is replaced."""
 
-import asyncio
-import ssl
-from pathlib import Path
-
-import pytest
-import trustme
-
-from proxy.config import Config, load
+from proxy.config import load
+from proxy.control.prober import ProbeRules
 from proxy.core.dispatch import Dispatcher
 from proxy.core.words import UpstreamName
-from proxy.errors import ConfigError
-from proxy.links import Link, build_link
-from tests.harness.pair import SETTINGS, Recorder
+from proxy.data.upstream import EngineConnection
+from proxy.links import Link, Links, build_link
+from tests.harness.pair import BASE, SETTINGS, SPEC, Recorder
 
-SPEC = UpstreamName.SPEC
+CONFIG = load(
+    file=None,
+    env={},
+    overrides={
+        "upstreams.spec.url": "http://127.0.0.1:1",
+        "upstreams.base.url": "http://127.0.0.1:2",
+        "timeouts.idle_connection": 3.0,
+    },
+)
 
 
-async def linked(config: Config) -> Link:
-    """The link to spec."""
+def link(name: UpstreamName) -> Link:
+    """To a server that is not there."""
     dispatcher = Dispatcher(SETTINGS, Recorder(), now=0.0)
-    return build_link(config, SPEC, dispatcher, clock=asyncio.get_running_loop().time)
+    return build_link(CONFIG, name, dispatcher, clock=lambda: 0.0)
 
 
-def config(url: str, ca_file: Path | None = None) -> Config:
-    """With spec at `url`."""
-    keys: dict[str, object] = {"upstreams.spec.url": url}
-    if ca_file is not None:
-        keys["upstreams.spec.ca_file"] = str(ca_file)
-    return load(file=None, env={}, overrides=keys)
+def both() -> Links:
+    """To two of them."""
+    return Links({name: link(name) for name in UpstreamName})
 
 
-async def test_requests_and_probes_believe_the_same() -> None:
-    """One context for both, which asks for a certificate; none without TLS."""
-    secure = await linked(config("https://engine:1"))
-    context = secure.pool._tls
-    assert context is not None
-    assert context.verify_mode is ssl.CERT_REQUIRED
-    assert context.check_hostname
-    transport = secure.prober._client._transport
-    assert transport._pool._ssl_context is context  # type: ignore[attr-defined]
-    assert (await linked(config("http://engine:1"))).pool._tls is None
+def use(links: Links, name: UpstreamName) -> EngineConnection:
+    """A connection to `name` that a request has."""
+    pool = links[name].pool
+    engine = EngineConnection(pool)
+    pool._active.add(engine)
+    return engine
 
 
-async def test_an_authority_that_cannot_be_read(tmp_path: Path) -> None:
-    """It may go between the check of the configuration and its use: named by its key."""
-    path = tmp_path / "ca.pem"
-    trustme.CA().cert_pem.write_to_path(str(path))
-    checked = config("https://engine:1", path)
-    await linked(checked)
-    path.unlink()
-    with pytest.raises(ConfigError) as raised:
-        await linked(checked)
-    assert raised.value.findings[0][0] == "upstreams.spec.ca_file"
+def test_what_is_replaced_serves_what_runs_on_it() -> None:
+    """Its connections count until the last of them has ended, and none of them is kept."""
+    links = both()
+    links[SPEC].pool.keep(use(links, SPEC))
+    running = use(links, SPEC)
+    use(links, BASE)
+    assert (links.connections(SPEC), links.connections(BASE)) == ((1, 1), (1, 0))
+    old, new = links[SPEC], link(SPEC)
+    links.exchange(SPEC, new)
+    use(links, SPEC)
+    assert links[SPEC] is new
+    assert links.sides == {SPEC: new.side, BASE: links[BASE].side}
+    assert links.findings[SPEC] is new.prober.findings
+    assert (links.connections(SPEC), links.connections(BASE)) == ((2, 0), (1, 0))
+    links.sweep(1.0)
+    assert links.pools == [new.pool, links[BASE].pool, old.pool]
+    old.pool.keep(running)
+    links.sweep(1.0)
+    assert links.pools == [new.pool, links[BASE].pool]
+    assert links.connections(SPEC) == (1, 0)
+
+
+def test_what_is_kept_for_too_long_is_closed() -> None:
+    """To either server, by the time that is set now."""
+    links = both()
+    for name in UpstreamName:
+        links[name].pool.keep(use(links, name))
+    links.sweep(3.0)
+    assert [links.connections(name) for name in UpstreamName] == [(0, 1), (0, 1)]
+    links.set_to(ProbeRules(path="/health", interval=1.0, timeout=1.0), 2.0)
+    links.sweep(3.0)
+    assert [links.connections(name) for name in UpstreamName] == [(0, 0), (0, 0)]
+
+
+def test_other_rules_are_for_both_probers() -> None:
+    """From their next round on."""
+    links, rules = both(), ProbeRules(path="/other", interval=2.0, timeout=0.5)
+    links.set_to(rules, 3.0)
+    assert [links[name].prober._rules for name in UpstreamName] == [rules, rules]

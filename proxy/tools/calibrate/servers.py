@@ -12,9 +12,9 @@ from typing import Final
 import httpx2
 import msgspec
 
+from proxy.core.fields import Fields
 from proxy.core.words import UpstreamName
 from proxy.errors import SpecswitchError
-from proxy.tools.doctor.fields import Fields
 from proxy.tools.doctor.server_info import ServerInfo
 
 _READ_SECONDS: Final = 10.0

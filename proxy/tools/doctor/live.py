@@ -11,10 +11,10 @@ from typing import Final
 
 import httpx2
 
+from proxy.core.fields import Fields
 from proxy.core.words import UpstreamName
 from proxy.tools.asking import Sample, ask, chat
 from proxy.tools.doctor.diagnosis import Finding, Severity
-from proxy.tools.doctor.fields import Fields
 from proxy.tools.doctor.server_info import ServerInfo
 
 PROMPTS: Final = (

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Final, Literal
 
-from proxy.tools.doctor.fields import Fields
+from proxy.core.fields import Fields
 
 _MAX_BYTES: Final = 2**20
 """Such a file has a few kB."""

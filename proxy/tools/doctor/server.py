@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Final
 
+from proxy.core.fields import NOTHING, Fields
 from proxy.tools.doctor.diagnosis import Finding, Severity
-from proxy.tools.doctor.fields import NOTHING, Fields
 from proxy.tools.doctor.server_info import ServerInfo
 
 _NEUTRAL: Final = {

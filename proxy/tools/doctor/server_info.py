@@ -1,8 +1,8 @@
 """What one SGLang server says of itself: /server_info, /v1/models, /model_info, /v1/loads.
 
-Field names are those of SGLang 0.5.23, older ones where they are known to differ. A server that
-lacks a path or a field says nothing of it; only one that cannot be read at all is an error. No key
-is ever part of a reading that is shown.
+What it is by that is read in core/pages, as the proxy reads it. A server that lacks a path or a
+field says nothing of it; only one that cannot be read at all is an error. No key is ever part of a
+reading that is shown.
 """
 
 import asyncio
@@ -15,10 +15,20 @@ from typing import Final
 
 import httpx2
 
+from proxy.core.fields import NOTHING, Fields
 from proxy.core.identity import Identity
+from proxy.core.pages import (
+    adapters_of,
+    context_length_of,
+    draft_tokens_of,
+    graph_ceiling_of,
+    identity_of,
+    max_running_of,
+    ranks_of,
+    total,
+)
 from proxy.core.words import UpstreamName
 from proxy.errors import SpecswitchError
-from proxy.tools.doctor.fields import NOTHING, Fields
 from proxy.tools.doctor.model_files import read_model_file
 
 READ_SECONDS: Final = 10.0
@@ -26,9 +36,6 @@ READ_SECONDS: Final = 10.0
 
 _MAX_BYTES: Final = 16 * 2**20
 """/server_info has 37 kB, and 20 kB more per data-parallel rank: room for hundreds of ranks."""
-_ADAPTIVE_DRAFT_TOKENS: Final = 8
-"""SGLang 0.5.23, adaptive_spec_params.py: the deepest step of its own ladder is 7, and the token
-before them is verified, too."""
 _OK: Final = 200
 _ABSENT: Final = frozenset({404, 405})
 _KEY: Final = frozenset({401, 403})
@@ -64,8 +71,6 @@ class ServerInfo:
     """False for a server without /server_info."""
     arguments: Fields = NOTHING
     """/server_info: the arguments of its start as SGLang resolved them, and what came of them."""
-    ranks: Sequence[Fields] = ()
-    """Its internal_states, one for each data-parallel rank."""
     model_info: Fields = NOTHING
     cards: Sequence[Fields] = ()
     """The entries of /v1/models."""
@@ -79,6 +84,11 @@ class ServerInfo:
     """Whether the answers come through a specswitch."""
 
     @property
+    def ranks(self) -> Sequence[Fields]:
+        """Its internal_states, one for each data-parallel rank."""
+        return ranks_of(self.arguments)
+
+    @property
     def algorithm(self) -> str | None:
         """How it speculates; None where it does not, or does not say."""
         return self.arguments.text("speculative_algorithm")
@@ -86,10 +96,7 @@ class ServerInfo:
     @property
     def draft_tokens(self) -> int | None:
         """The most draft tokens of a round; adaptive speculation may draft more than it says."""
-        said = self.arguments.count("speculative_num_draft_tokens")
-        if said is None or not self.arguments.flag("speculative_adaptive"):
-            return said
-        return max(said, _ADAPTIVE_DRAFT_TOKENS)
+        return draft_tokens_of(self.arguments)
 
     @property
     def model(self) -> str | None:
@@ -104,31 +111,21 @@ class ServerInfo:
 
     @property
     def context_length(self) -> int | None:
-        """Tokens. The argument is null where the model's own length is used; the card has it."""
-        served = self.arguments.text("served_model_name")
-        lengths = (c.count("max_model_len") for c in self.cards if not _is_adapter(c, served))
-        resolved = next((length for length in lengths if length is not None), None)
-        return resolved if resolved is not None else self.arguments.count("context_length")
+        """Tokens. By its card, else by its arguments."""
+        return context_length_of(self.arguments, self.cards)
 
     @property
     def adapters(self) -> frozenset[str]:
         """Names of the loaded LoRA adapters."""
-        served = self.arguments.text("served_model_name")
-        names = (card.text("id") for card in self.cards if _is_adapter(card, served))
-        return frozenset(name for name in names if name)
+        return adapters_of(self.arguments, self.cards)
 
     @property
     def max_running(self) -> int | None:
         """Sequences that run at once over all ranks: memory may have cut what was asked for."""
-        effective = _total([r.count("effective_max_running_requests_per_dp") for r in self.ranks])
-        if effective is not None:
-            return effective
-        asked = self.arguments.count("max_running_requests")
-        return (
-            asked
-            if asked is not None
-            else _total([rank.count("max_running_requests") for rank in self.loads])
-        )
+        running = max_running_of(self.arguments)
+        if running is not None:
+            return running
+        return total([rank.count("max_running_requests") for rank in self.loads])
 
     @property
     def graphs_off(self) -> bool:
@@ -144,19 +141,7 @@ class ServerInfo:
     @property
     def graph_ceiling(self) -> int | None:
         """The largest decode batch with a CUDA graph over all ranks; None where there is none."""
-        arguments = self.arguments
-        if arguments.flag("disable_cuda_graph") or arguments.flag("disable_decode_cuda_graph"):
-            return None
-        if self.ranks and all("decode_cuda_graph_bs" in rank for rank in self.ranks):
-            # What was captured in fact: empty on a CPU, whose arguments still name a ceiling.
-            return _total(
-                [max(rank.counts("decode_cuda_graph_bs"), default=None) for rank in self.ranks]
-            )
-        decode = arguments.within("cuda_graph_config").within("decode")
-        if decode.text("backend") == "disabled":
-            return None
-        ceiling = decode.count("max_bs") or arguments.count("cuda_graph_max_bs")  # the older name
-        return None if ceiling is None else ceiling * max(1, len(self.ranks))
+        return graph_ceiling_of(self.arguments)
 
     @property
     def on_cpu(self) -> bool:
@@ -167,13 +152,13 @@ class ServerInfo:
     def kv_tokens(self) -> int | None:
         """Tokens that fit its KV cache, over all ranks."""
         rooms = [rank.within("memory_usage").count("token_capacity") for rank in self.ranks]
-        known = _total(rooms)
+        known = total(rooms)
         return known if known is not None else self.arguments.count("max_total_num_tokens")
 
     @property
     def running(self) -> int | None:
         """Requests that it was decoding when it was read."""
-        return _total([rank.count("num_running_reqs") for rank in self.loads])
+        return total([rank.count("num_running_reqs") for rank in self.loads])
 
     @property
     def version(self) -> str | None:
@@ -183,26 +168,7 @@ class ServerInfo:
     @property
     def identity(self) -> Identity:
         """The same as the core takes it: what the proxy would check, and a calibration be for."""
-        if not self.known:
-            return Identity(known=False, adapters=self.adapters)
-        arguments = self.arguments
-        return Identity(
-            known=True,
-            speculative_algorithm=self.algorithm,
-            model=arguments.text("model_path"),
-            revision=arguments.text("revision"),
-            dtype=arguments.text("dtype"),
-            quantization=arguments.text("quantization"),
-            context_length=self.context_length,
-            tensor_parallel=arguments.count("tp_size"),
-            max_running_requests=self.max_running,
-            graph_ceiling=self.graph_ceiling,
-            speculative_num_steps=arguments.count("speculative_num_steps"),
-            speculative_eagle_topk=arguments.count("speculative_eagle_topk"),
-            speculative_num_draft_tokens=self.draft_tokens,
-            version=self.version,
-            adapters=self.adapters,
-        )
+        return identity_of(self.arguments if self.known else None, self.cards)
 
     def asked_for(self, flag: str) -> bool | None:
         """Whether `flag` was given at its start; None where the start cannot be seen whole."""
@@ -243,7 +209,6 @@ async def read_server(name: UpstreamName, client: httpx2.AsyncClient) -> ServerI
         url=place(client),
         known=info is not None,
         arguments=arguments,
-        ranks=arguments.many("internal_states"),
         model_info=model_info,
         cards=(cards or NOTHING).many("data"),
         loads=loads.many("loads"),
@@ -315,14 +280,3 @@ async def _get(client: httpx2.AsyncClient, path: str) -> tuple[int, bytes, bool]
     except httpx2.HTTPError as exc:
         message = f"{where} could not be reached ({str(exc) or type(exc).__name__})"
         raise ReadError(Trouble.UNREACHABLE, message) from exc
-
-
-def _is_adapter(card: Fields, served: str | None) -> bool:
-    """Whether an entry of /v1/models is a LoRA adapter: those have a parent, or another name."""
-    return card.text("parent") is not None or (served is not None and card.text("id") != served)
-
-
-def _total(parts: Sequence[int | None]) -> int | None:
-    """The sum over all ranks; None if one does not say, or there is none."""
-    known = [part for part in parts if part is not None]
-    return sum(known) if known and len(known) == len(parts) else None

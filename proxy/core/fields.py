@@ -36,21 +36,22 @@ class Fields:
 
     def amount(self, name: str) -> float | None:
         """A finite number from 0."""
-        value = self.number(name)
-        return None if value is None or value < 0 else value
+        return _amount(self._values.get(name))
 
     def number(self, name: str) -> float | None:
         """A finite number."""
-        value = self._values.get(name)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return None
-        return float(value) if abs(value) <= _LARGEST else None  # never true of NaN
+        return _number(self._values.get(name))
 
     def counts(self, name: str) -> list[int]:
         """The whole numbers of a list."""
         value = self._values.get(name)
         found = [_count(each) for each in value] if isinstance(value, list) else []
         return [each for each in found if each is not None]
+
+    def amounts(self, name: str) -> list[float | None]:
+        """The numbers from 0 of a list, each in its place."""
+        value = self._values.get(name)
+        return [_amount(each) for each in value] if isinstance(value, list) else []
 
     def flag(self, name: str) -> bool | None:
         """True, false, or unknown."""
@@ -83,6 +84,17 @@ def _count(value: object) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int):
         return None
     return value if 0 <= value <= _LARGEST else None
+
+
+def _amount(value: object) -> float | None:
+    number = _number(value)
+    return None if number is None or number < 0 else number
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if abs(value) <= _LARGEST else None  # never true of NaN
 
 
 NOTHING: Final = Fields()
