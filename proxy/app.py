@@ -21,7 +21,8 @@ from proxy.config import Config
 from proxy.control.admin import AdminServer, build_admin
 from proxy.control.decisions import Decisions
 from proxy.control.gauges import Sources
-from proxy.control.log import BufferedLog, LogFormat, LogObserver
+from proxy.control.log import BufferedLog, LogFormat
+from proxy.control.logged import LogObserver
 from proxy.control.metrics import Metrics
 from proxy.control.observers import Observers
 from proxy.control.state import Facts, Known, Pair

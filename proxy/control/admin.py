@@ -19,7 +19,8 @@ from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
-from proxy.control.decisions import DecisionList, Decisions
+from proxy.control.decision_list import DecisionList
+from proxy.control.decisions import Decisions
 from proxy.control.guard import MAX_BODY_BYTES, FaultBody, Guard, fault
 from proxy.control.metrics import Metrics
 from proxy.control.patience import Connection

@@ -4,39 +4,13 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
-from pydantic import BaseModel
-
+from proxy.control.decision_list import DecisionLine, DecisionList
 from proxy.control.observers import Deaf
 from proxy.core.observer import Record
-from proxy.core.words import Outcome, UpstreamName
+from proxy.core.words import Outcome
 
 KEPT = 1000
 """How many are kept: some 600 kB."""
-
-
-class DecisionLine(BaseModel):
-    """One request that was given a place; null is unknown."""
-
-    time: datetime
-    """When its place was given; time of day."""
-    request_id: str | None
-    endpoint: str
-    """The route's template."""
-    upstream: UpstreamName
-    """The one that served it: after a retry the second."""
-    reason: str
-    mode: UpstreamName
-    """Where generation went at that time."""
-    in_flight: int | None
-    """Sequences over both upstreams then, its own among them."""
-    outcome: Outcome | None
-    """null while it runs."""
-
-
-class DecisionList(BaseModel):
-    """The last decisions, newest first."""
-
-    decisions: list[DecisionLine]
 
 
 class Decisions(Deaf):

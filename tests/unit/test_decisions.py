@@ -11,7 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from proxy.control.admin import build_admin
-from proxy.control.decisions import KEPT, DecisionLine, DecisionList, Decisions
+from proxy.control.decision_list import DecisionLine, DecisionList
+from proxy.control.decisions import KEPT, Decisions
 from proxy.control.metrics import Metrics
 from proxy.control.state import Facts, Pair
 from proxy.core.dispatch import Dispatcher

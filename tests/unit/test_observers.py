@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import pytest
+
 from proxy.control.observers import Deaf, Observers
 from proxy.core.modes import Switch
 from proxy.core.observer import Observer, Record
@@ -119,6 +121,7 @@ def tell_all(observer: Observer) -> None:
     observer.ended(RECORD)
 
 
+@pytest.mark.interpreted("nobody can inherit from a compiled class")
 def test_who_hears_some_things_hears_those() -> None:
     """The others of the row hear the rest, whatever their neighbours are deaf to."""
     told: list[tuple[object, ...]] = []
@@ -130,6 +133,7 @@ def test_who_hears_some_things_hears_those() -> None:
     assert len(told) == 9
 
 
+@pytest.mark.interpreted("nobody can inherit from a compiled class")
 def test_the_deaf_are_not_called_at_each_request() -> None:
     """Three calls that do nothing would cost every request as much as its counts."""
     all_of_it = Observers(Deaf(), Partly(), Listener("a", []))
