@@ -685,6 +685,13 @@ def test_an_ordinary_prompt_is_not_weighed(
         assert needed({field: "x" * 3000, "max_tokens": 300}, dialect) is None
 
 
+def test_the_longest_of_very_many_prompts_is_not_looked_for() -> None:
+    """Then all bytes count as one."""
+    body = json.dumps({"prompt": ["word"] * 5000}).encode()
+
+    assert needed(body, COMPLETIONS) == len(body) * 3 // 8 + 16
+
+
 def test_the_shortest_ids_are_not_missed() -> None:
     """`1,` is the shortest that an id can be: half the body is the most that there can be."""
     body = f'{{"prompt":[{"1," * 4091}1]}}'.encode()

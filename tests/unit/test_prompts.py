@@ -136,6 +136,15 @@ def test_many_prompts_or_messages_are_not_weighed() -> None:
     assert prompts.text_bytes([b'"word"'] * MANY) == 4 * MANY
     assert prompts.text_bytes([b'"word"'] * (MANY + 1)) is None
     assert prompts.text_bytes([], [prompts.Item()] * (MANY + 1)) is None
+    assert prompts.text_bytes([raw([{}] * (MANY + 1))]) is None
+
+
+def test_escapes_are_looked_for_at_the_beginning_of_each_string() -> None:
+    """Of several long ones less of each."""
+    text = raw("x" * 200_000 + "\n" * 1000)
+
+    assert prompts.text_bytes([text]) == 201_000
+    assert prompts.text_bytes([text, text]) == 2 * 202_000
 
 
 def test_how_much_is_read() -> None:
