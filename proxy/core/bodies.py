@@ -22,6 +22,7 @@ from proxy.core.eligibility import (
     Rows,
     Rule,
 )
+from proxy.core.prompts import Item
 
 __all__ = ["SHAPES", "Body", "Dialect", "Field", "Shape"]
 
@@ -60,6 +61,8 @@ class Body(Protocol):
     """Counts where `limit` is absent or nought."""
     sampling: Raw | None
     prompt: Raw | None
+    messages: Sequence[Item] | None
+    """The prompt, where it is a conversation that was read to be weighed."""
     token_ids: Raw | None
     embeddings: Raw | None
     system: Raw | None
@@ -72,6 +75,8 @@ class Shape:
 
     usual: msgspec.json.Decoder[Body]
     """Reads scalars where scalars belong, which is twice as fast as tokens."""
+    weighing: msgspec.json.Decoder[Body]
+    """Reads the messages, too, in one pass instead of two; where the prompt is a conversation."""
     odd: msgspec.json.Decoder[Body]
     """Reads tokens everywhere, so that one odd field does not hide the others."""
     kind: Callable[..., Body]
@@ -107,8 +112,13 @@ def _shape(
     spelling = {**named, **{name: name for name in rows}}
     scalars = _NAMED_SCALARS | {name for name, (_, test) in rows.items() if test in SCALAR_TESTS}
     kind = _kind(spelling, frozenset())
+    usual = msgspec.json.Decoder(_kind(spelling, scalars))
+    conversation = named.get("prompt") in _CONVERSATIONS
+    if conversation:
+        read = {"messages" if ours == "prompt" else ours: spelt for ours, spelt in spelling.items()}
     return Shape(
-        usual=msgspec.json.Decoder(_kind(spelling, scalars)),
+        usual=usual,
+        weighing=msgspec.json.Decoder(_kind(read, scalars)) if conversation else usual,
         odd=msgspec.json.Decoder(kind),
         kind=kind,
         spelling=spelling,
@@ -118,17 +128,18 @@ def _shape(
         batches=batches,
         streams=streams,
         answer=answer,
-        template=_TEMPLATE_TOKENS if named.get("prompt") in _CONVERSATIONS else 0,
+        template=_TEMPLATE_TOKENS if conversation else 0,
         inner=inner,
     )
 
 
 def _kind(spelling: Mapping[str, str], scalars: AbstractSet[str]) -> type[Body]:
-    scalar = bool | int | float | str | None
+    types = dict.fromkeys(scalars, bool | int | float | str | None)
+    types["messages"] = list[Item] | None
     kind = msgspec.defstruct(
         "Body",
         [
-            (ours, scalar if ours in scalars else Raw, msgspec.field(default=None, name=theirs))
+            (ours, types.get(ours, Raw), msgspec.field(default=None, name=theirs))
             for ours, theirs in spelling.items()
         ],
         namespace=dict.fromkeys(Body.__annotations__.keys() - spelling.keys()),

@@ -27,6 +27,7 @@ from proxy.core.eligibility import (
     lax_number,
     lax_truth,
 )
+from proxy.core.prompts import Text
 
 __all__ = ["MAX_SEQUENCES", "Dialect", "Traits", "peek"]
 
@@ -39,13 +40,33 @@ _MAX_LIMIT: Final = 1 << 31  # no engine's limit on new tokens is near it
 _MAX_VALUE_BYTES: Final = 4096  # a deciding field that is longer is a schema or nonsense
 _MAX_MODEL_CHARS: Final = 256
 
-_FALLBACK_BYTES: Final = 1 << 18
-"""How large a body the standard library may read where msgspec refuses. It builds every value: up
-to 70 ms a MiB on the event loop, where others need 10 at most.
+_SMALL_BYTES: Final = 1 << 17
+"""Up to this size a body is read whatever is in it: 5 ms at most.
 
-A larger one counts as unpeeked: base serves it right whatever it asks for, while taking it for one
-without features could let spec serve it wrongly. SGLang 0.5.23 refuses all such bodies itself, as
-orjson does; they only matter for engines that read as the standard library does."""
+The standard library, too, reads up to here where msgspec refuses; it builds every value, and takes
+up to 70 ms a MiB. A larger body counts as unpeeked: base serves it right whatever it asks for,
+while taking it for one without features could let spec serve it wrongly. SGLang 0.5.23 refuses all
+such bodies itself, as orjson does; they only matter for engines that read as the standard library
+does."""
+
+_LARGE_BYTES: Final = 1 << 22
+"""Above this size a body is read once: not again with an odd field, or to count its prompts."""
+
+_MARKS: Final = b",:[{\\"
+_MAX_MARKS: Final = 1 << 17
+"""How many of these a body may have that is not small: 128k token ids do, and 2.5 MiB of source
+code in a string. Values do not come without them, and take 10 to 40 ns each, 100 if read again,
+where the text in a string takes 0.3 ms a MiB: 8 MiB of keys would hold the loop for 130 ms."""
+
+_MOST_MARKS: Final = (b",", b":", b"[", b"\\")  # no brace without one of these
+_STRETCH: Final = 1 << 16
+_DIGITS: Final = 1 << 10
+
+_MAX_SAMPLING: Final = 256
+"""Different objects of sampling fields that are read: 3 us each, or 15 where they are odd."""
+
+_MAX_SAMPLING_BYTES: Final = 1 << 20
+"""Of all of them together: 2.5 ms a MiB."""
 
 _COMPRESSED: Final = (b"\x28\xb5\x2f\xfd", b"\x1f\x8b")
 """How zstd and gzip begin, and no JSON does. SGLang can be set to read bodies in zstd
@@ -77,12 +98,16 @@ def _peek(
     estimate_prompt: bool,  # noqa: FBT001 - by position: it is asked for every request
     limits: SpecLimits | None,
 ) -> Traits:
+    if len(body) > _SMALL_BYTES and _is_dense(body):
+        raise _UnreadableError
+    weigh = estimate_prompt or (limits is not None and _may_exceed(limits, len(body), shape, 1))
     try:
-        top = _open(body, shape)
+        top = _open_to_weigh(body, shape) if weigh else _open(body, shape)
     except ValueError:
         return _UNPARSED
     features = _features(top, shape)
-    batch = _prompts(top) if shape.batches else 1
+    texts = _texts(top, shape) if shape.batches else None
+    batch = 1 if texts is None else _sequences(top, texts)
     if shape.inner is None or top.sampling is None:
         n, answers = _count(top.n), [_limit(top)]
     else:
@@ -90,18 +115,42 @@ def _peek(
         features = features.union(*(_features(each, shape.inner) for each in inner))
         n = max((_count(each.n) for each in inner), default=1)
         answers = [_limit(each) for each in inner]
-    if top.tools is not None and prompts.has_strict_tools(bytes(top.tools)):
+    if top.tools is not None and prompts.has_strict_tools(top.tools):
         features |= _STRICT_TOOLS
     return Traits(
         min(batch * n, MAX_SEQUENCES),
         _truth(top.stream, shape.streams),
         _largest(answers),
         _model(top.model),
-        _estimate(top, batch) if estimate_prompt else None,
+        _estimate(top, texts or _texts(top, shape), len(body), batch) if estimate_prompt else None,
         features,
         True,
-        None if limits is None else _needed(top, shape, answers, len(body), limits),
+        None if limits is None else _needed(top, shape, texts, answers, len(body), limits),
     )
+
+
+def _is_dense(body: bytes) -> bool:
+    """Whether *body* may hold so many values that reading it would take long."""
+    left = _MAX_MARKS
+    for start in range(0, len(body), _STRETCH):
+        end = start + _STRETCH
+        # Pictures in base64 have none of them, which is found out four times as fast as counted.
+        if any(body.find(mark, start, end) >= 0 for mark in _MOST_MARKS):
+            piece = body[start:end]
+            left -= len(piece) - len(piece.translate(None, _MARKS))
+            if left < 0:
+                return True
+        elif body[start : start + _DIGITS].isdigit():  # a number so long takes as long to read
+            return True
+    return False
+
+
+def _open_to_weigh(body: bytes, shape: Shape) -> Body:
+    """Decode *body* with its messages, in one pass instead of two."""
+    try:
+        return shape.weighing.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError):  # or they are not a list of objects
+        return _open_odd(body, shape)
 
 
 def _open(body: bytes, shape: Shape) -> Body:
@@ -114,7 +163,7 @@ def _open(body: bytes, shape: Shape) -> Body:
 
 def _open_odd(body: bytes, shape: Shape) -> Body:
     """Decode a *body* in which a field has an odd type, or that is not strictly JSON."""
-    if body.startswith(_COMPRESSED):
+    if body.startswith(_COMPRESSED) or len(body) > _LARGE_BYTES:
         raise _UnreadableError
     try:
         return shape.odd.decode(body)
@@ -126,7 +175,7 @@ def _open_odd(body: bytes, shape: Shape) -> Body:
 
 
 def _reread(body: bytes, spelling: Mapping[str, str]) -> dict[str, Raw]:
-    if len(body) > _FALLBACK_BYTES:
+    if len(body) > _SMALL_BYTES:
         raise _UnreadableError
     found = json.loads(body)
     if not isinstance(found, dict):
@@ -149,13 +198,15 @@ def _features(body: Body, shape: Shape) -> frozenset[Rule]:
 
 
 def _neutral(field: Field, test: NeutralTest) -> bool:
-    value = _value(field) if isinstance(field, Raw) else field
+    value = _value(field)
     if isinstance(value, list):  # one for each prompt of a batch
         return all(each is None or test(each) for each in value)
     return value is None or test(value)
 
 
 def _value(field: Field) -> object:
+    if isinstance(field, str) and len(field) > _MAX_VALUE_BYTES:
+        return _ODD
     if not isinstance(field, Raw):
         return field
     token = bytes(field)
@@ -209,13 +260,17 @@ def _model(field: Field) -> str | None:
 
 
 def _sampling(raw: Raw, shape: Shape) -> list[Body]:
+    if _length(raw) > _MAX_SAMPLING_BYTES:
+        raise _UnreadableError
     text = bytes(raw)
     if text.startswith(b"{"):
         return [_open(text, shape)]
-    # The engine refuses larger batches; each object here costs some 3 us and 300 bytes.
-    if text.count(b"{") > MAX_SEQUENCES or text.count(b",") > 16 * MAX_SEQUENCES:
+    if text.count(b"{") > MAX_SEQUENCES or text.count(b",") > 8 * MAX_SEQUENCES:
+        raise _UnreadableError  # the engine refuses larger batches
+    different = dict.fromkeys(each for each in _elements(text) if each.startswith(b"{"))
+    if len(different) > _MAX_SAMPLING:
         raise _UnreadableError
-    return [_open(each, shape) for each in _elements(text) if each.startswith(b"{")]
+    return [_open(each, shape) for each in different]
 
 
 def _elements(text: bytes) -> list[bytes]:
@@ -230,13 +285,6 @@ def _elements(text: bytes) -> list[bytes]:
 # Prompts
 
 
-def _prompts(body: Body) -> int:
-    raw = _prompt(body)
-    if raw is not None:
-        return prompts.count(bytes(raw))
-    return 1 if body.embeddings is None else prompts.count_embedded(bytes(body.embeddings))
-
-
 def _prompt(body: Body) -> Raw | None:
     for raw in (body.token_ids, body.prompt):
         if raw is not None and raw != _NULL:
@@ -244,26 +292,58 @@ def _prompt(body: Body) -> Raw | None:
     return None
 
 
-def _estimate(body: Body, sequences: int) -> int:
+def _texts(body: Body, shape: Shape) -> Sequence[Text]:
+    """Return its prompts; none of a conversation that was read with the body."""
+    prompt = _prompt(body)
+    if prompt is None:
+        return ()
+    if not shape.batches:
+        return (prompt,)
+    if _length(prompt) > _LARGE_BYTES:
+        raise _UnreadableError
+    return prompts.each(prompt)
+
+
+def _sequences(body: Body, texts: Sequence[Text]) -> int:
+    if texts:
+        return len(texts)
+    return 1 if body.embeddings is None else prompts.count_embedded(body.embeddings)
+
+
+def _estimate(body: Body, texts: Sequence[Text], size: int, sequences: int) -> int:
     """Return the tokens of one of *sequences* prompts: its token ids, or text bytes / 4."""
-    size = len(memoryview(body.tools)) if body.tools is not None else 0
-    for raw in (_prompt(body), body.system):
-        if raw is not None:
-            size += prompts.text_bytes(bytes(raw))
-    return size // (prompts.BYTES_PER_TOKEN * sequences)
+    return _weight(body, texts, size) // (prompts.BYTES_PER_TOKEN * sequences)
+
+
+def _weight(body: Body, texts: Sequence[Text], size: int) -> int:
+    """Return the bytes of text in *texts* and in front of them; *size* where that takes long."""
+    system = () if body.system is None else (body.system,)
+    weight = prompts.text_bytes((*texts, *system), body.messages or ())
+    if weight is None:
+        return size
+    return weight if body.tools is None else weight + len(memoryview(body.tools))
+
+
+def _may_exceed(limits: SpecLimits, size: int, shape: Shape, answer: int) -> bool:
+    """Whether a body of *size* bytes may need more of the context than spec has.
+
+    Not where it has room whatever is in it: a token id takes two bytes at least, and text is never
+    weighed as heavily.
+    """
+    return limits.exceeded_by(size // 2 + shape.template + answer)
 
 
 def _needed(
     body: Body,
     shape: Shape,
+    texts: Sequence[Text] | None,
     answers: Sequence[int | None],
     size: int,
     limits: SpecLimits,
 ) -> int | None:
     """Return the most tokens that prompt and answer of one sequence may take.
 
-    None where a body of *size* bytes has room on spec whatever is in it: a token id takes two
-    bytes at least, and text is never weighed as heavily.
+    None where a body of *size* bytes has room on spec whatever is in it.
     """
     if len(answers) == 1:  # nearly always
         answer = shape.answer if answers[0] is None else answers[0]
@@ -271,23 +351,23 @@ def _needed(
         answer = max((shape.answer if each is None else each for each in answers), default=0)
     # An answer has a token at least: SGLang refuses a prompt that leaves room for none.
     answer = answer or 1
-    if not limits.exceeded_by(size // 2 + shape.template + answer):
+    if not _may_exceed(limits, size, shape, answer):
         return None
-    return _longest_prompt(body, shape) + answer
+    return _longest(body, texts or _texts(body, shape), size, shape.template) + answer
 
 
-def _longest_prompt(body: Body, shape: Shape) -> int:
+def _longest(body: Body, texts: Sequence[Text], size: int, template: int) -> int:
     """Return the most tokens that the longest prompt may have: its ids, or half above estimate."""
-    raw = _prompt(body)
-    longest = b"" if raw is None else prompts.longest(bytes(raw))
-    size = prompts.text_bytes(longest)
-    if prompts.is_token_ids(longest):
-        return size // prompts.BYTES_PER_TOKEN
-    if body.system is not None:
-        size += prompts.text_bytes(bytes(body.system))
-    if body.tools is not None:
-        size += len(memoryview(body.tools))
-    return size * 3 // (2 * prompts.BYTES_PER_TOKEN) + shape.template
+    if 1 <= len(texts) <= MAX_SEQUENCES:
+        texts = (max(texts, key=_length),)
+        ids = prompts.count_ids(texts[0])
+        if ids is not None:
+            return ids
+    return _weight(body, texts, size) * 3 // (2 * prompts.BYTES_PER_TOKEN) + template
+
+
+def _length(text: Text) -> int:
+    return len(memoryview(text))
 
 
 _NO_RULE: Final[frozenset[Rule]] = frozenset()

@@ -192,7 +192,7 @@ def test_what_does_not_parse_has_no_features(body: bytes, dialect: Dialect) -> N
 
 def test_a_large_body_that_is_no_object_does_not_parse() -> None:
     """That is seen at its first byte, whatever its size."""
-    assert look(b"[" + b"1," * (1 << 20) + b"1]") == UNPARSED
+    assert look(b'["' + b"x" * (2 << 20) + b'"]') == UNPARSED
 
 
 def test_an_empty_object_parses() -> None:
@@ -214,14 +214,14 @@ def test_a_deep_value_of_a_field_that_decides() -> None:
 
 
 def test_the_standard_library_reads_up_to_its_bound() -> None:
-    """Beyond 256 KiB it would hold the event loop for too long."""
+    """Beyond 128 KiB it would hold the event loop for too long."""
 
     def padded(size: int) -> bytes:
         head = b'{"min_p": 0.1, "temperature": NaN, "user": "'
         return head + b"x" * (size - len(head) - 2) + b'"}'
 
-    assert features(padded(1 << 18)) == {Rule.MIN_P}
-    assert look(padded((1 << 18) + 1)) == Traits.unpeeked()
+    assert features(padded(1 << 17)) == {Rule.MIN_P}
+    assert look(padded((1 << 17) + 1)) == Traits.unpeeked()
 
 
 @pytest.mark.parametrize("start", [b"\x28\xb5\x2f\xfd\x04", b"\x1f\x8b\x08"])
@@ -233,16 +233,41 @@ def test_a_compressed_body_is_unpeeked(start: bytes) -> None:
 MIB = 1 << 20
 
 
+def filled(head: bytes, unit: bytes, tail: bytes, size: int = 8 * MIB) -> bytes:
+    """As many of *unit* as there is room for in *size* bytes."""
+    return head + unit * ((size - len(head) - len(tail)) // len(unit)) + tail
+
+
 @pytest.mark.parametrize(
     ("body", "dialect"),
     [
-        (b'{"prompt":[' + b" " * (8 * MIB - 20) + b"1]}", COMPLETIONS),
-        (b'{"prompt":["' + b"\\\\" * (4 * MIB - 10) + b'"]}', COMPLETIONS),
-        (b'{"messages":[' + b"[]," * (8 * MIB // 3 - 20) + b"{}]}", CHAT),
-        (b"{" + b'"n":1,' * (8 * MIB // 6 - 10) + b'"n":1}', CHAT),
-        (b'{"x":[' + b"[[]]," * (8 * MIB // 5 - 10) + b"NaN]}", CHAT),
+        (filled(b'{"prompt":[', b" ", b"1]}"), COMPLETIONS),
+        (filled(b'{"messages":[{"content":[1,', b" " * 65_000 + b"1,", b"1]}]}"), CHAT),
+        (filled(b'{"prompt":["', b"\\\\", b'"]}'), COMPLETIONS),
+        (filled(b'{"prompt":[', b'"",', b'""]}'), COMPLETIONS),
+        (filled(b'{"prompt":[[', b"1,", b"1]]}"), COMPLETIONS),
+        (filled(b'{"messages":[{"content":"', b"\\u6587", b'"}]}'), CHAT),
+        (filled(b'{"messages":[', b"[],", b"{}]}"), CHAT),
+        (filled(b'{"messages":[', b"{},", b"{}]}"), CHAT),
+        (filled(b'{"messages":[', b"{},", b'{}],"n":[]}', MIB // 4), CHAT),
+        (filled(b'{"messages":[{"content":[', b"{},", b"{}]}]}", MIB // 8), CHAT),
+        (
+            filled(b'{"messages":' + b'[{"content":' * 4 + b'"', b"\\n", b'"' + b"}]" * 4 + b"}"),
+            CHAT,
+        ),
+        (filled(b"{", b'"n":1,', b'"n":1}'), CHAT),
+        (filled(b"{", b'"n":1,', b'"n":[]}'), CHAT),
+        (filled(b'{"user":"' + b"x" * (7 * MIB) + b'",', b'"n":1,', b'"n":[]}', 8 * MIB), CHAT),
+        (filled(b'{"x":[', b"[" * 900 + b"]" * 900 + b",", b"1]}"), CHAT),
+        (filled(b'{"x":', b'{"a":', b""), CHAT),
+        (filled(b'{"x":[', b"[[]],", b"NaN]}"), CHAT),
+        (filled(b'{"n":', b"1", b"}"), CHAT),
+        (filled(b'{"n":0.', b"0", b"1}"), CHAT),
+        (filled(b'{"sampling_params":[{"x":"', b"y", b'"}]}'), GENERATE),
+        (filled(b'{"sampling_params":[', b"{},", b"{}]}"), GENERATE),
+        (filled(b'{"tools":["', b'\\"strict\\"', b'"]}'), CHAT),
+        (filled(b'{"input_embeds":[[[', b"0.5,", b"1]]]}"), GENERATE),
     ],
-    ids=["spaces", "escapes", "parts", "keys", "NaN"],
 )
 def test_no_body_holds_the_loop_for_long(body: bytes, dialect: Dialect) -> None:
     """Whatever is in it: never more than eight times what 8 MiB of plain text take to be read.
@@ -252,12 +277,66 @@ def test_no_body_holds_the_loop_for_long(body: bytes, dialect: Dialect) -> None:
 
     def cost(data: bytes, kind: Dialect) -> float:
         begun = thread_time()
-        peek(data, kind, estimate_prompt=True)
+        peek(data, kind, estimate_prompt=False, limits=LIMITS)
         return thread_time() - begun
 
-    plain = b'{"messages":[{"content":"' + b"x" * (8 * MIB - 30) + b'"}]}'
+    plain = filled(b'{"messages":[{"content":"', b"x", b'"}]}')
     known = max(cost(plain, CHAT) for _ in range(3))
     assert min(cost(body, dialect) for _ in range(3)) < 8 * known
+
+
+@pytest.mark.parametrize("mark", [b",", b":", b"[", b"{,", b"\\\\"])
+def test_a_body_with_very_many_values_is_unpeeked(mark: bytes) -> None:
+    """They take their time, however short; in a small body they cannot be so many."""
+
+    def holding(marks: int) -> bytes:
+        return b'{"min_p":0.1,"user":"%s"}' % (mark * marks + b"x" * (1 << 17))
+
+    own = 4  # of the body itself
+    most = ((1 << 17) - own) // len(mark)
+    assert features(holding(most)) == {Rule.MIN_P}
+    assert look(holding(most + 1)) == Traits.unpeeked()
+    assert features(b'{"min_p":0.1,"user":"%s"}' % (mark * 60_000)) == {Rule.MIN_P}
+
+
+@pytest.mark.parametrize("number", [b"1" * MIB, b"0." + b"0" * MIB, b"1e" + b"1" * MIB])
+def test_a_number_of_very_many_digits_is_unpeeked(number: bytes) -> None:
+    """Reading it takes as long as very many values."""
+    assert look(b'{"n":%s}' % number) == Traits.unpeeked()
+
+
+def test_a_picture_is_looked_past() -> None:
+    """However large: what stands beside it is read, and is all that weighs."""
+    picture = {"type": "image_url", "image_url": {"url": "data:," + "A" * (7 * MIB)}}
+    parts = [picture, {"type": "text", "text": "What is this? " * 100}]
+    body = {"messages": [{"content": parts}], "min_p": 0.1, "max_tokens": 5}
+
+    assert features(body) == {Rule.MIN_P}
+    assert needed(body) == 1400 * 3 // 8 + 64 + 5
+
+
+@pytest.mark.parametrize(
+    ("body", "dialect"),
+    [
+        (b'{"min_p":0.1,"n":[],"user":"%s"}', CHAT),
+        (b'{"min_p":0.1,"prompt":["%s"]}', COMPLETIONS),
+    ],
+)
+def test_a_very_large_body_is_read_once(body: bytes, dialect: Dialect) -> None:
+    """Not a second time for an odd field, or to see how many prompts there are."""
+    fits, too_large = body % (b"x" * (4 * MIB - 100)), body % (b"x" * (4 * MIB))
+
+    assert features(fits, dialect) == {Rule.MIN_P}
+    assert look(too_large, dialect) == Traits.unpeeked()
+
+
+def test_a_long_word_is_not_read() -> None:
+    """What is longer than any value is none, whatever stands at its end."""
+    blank = " " * 5000
+
+    assert not look({"stream": blank + "true"}).stream
+    assert look({"n": blank + "4"}).sequences == 1
+    assert features({"min_p": blank + "0"}) == {Rule.MIN_P}
 
 
 def test_a_large_body_with_an_odd_field_is_read_all_the_same() -> None:
@@ -333,11 +412,16 @@ def test_prompts_are_counted(body: object, dialect: Dialect, sequences: int) -> 
 
 def test_a_batch_of_very_many_sampling_fields_is_unpeeked() -> None:
     """Reading each would hold the event loop; no engine takes so many."""
-    few: object = {"sampling_params": [{}] * MAX_SEQUENCES}
 
-    assert look(few, GENERATE).parsed
-    assert look({"sampling_params": [{}] * (MAX_SEQUENCES + 1)}, GENERATE) == Traits.unpeeked()
-    assert look({"sampling_params": [1] * 70_000}, GENERATE) == Traits.unpeeked()
+    def of(sampling: object) -> Traits:
+        return look({"sampling_params": sampling}, GENERATE)
+
+    assert of([{}] * MAX_SEQUENCES).parsed
+    assert of([{}] * (MAX_SEQUENCES + 1)) == Traits.unpeeked()
+    assert of([1] * 70_000) == Traits.unpeeked()
+    assert of([{"n": n} for n in range(257)] * 2) == Traits.unpeeked()
+    assert of([{"n": n} for n in range(257)][1:]).sequences == 256
+    assert of([{"regex": "x" * (1 << 20)}]) == Traits.unpeeked()
 
 
 @pytest.mark.parametrize(
@@ -497,6 +581,27 @@ def test_tool_calls_weigh_as_they_are_written() -> None:
     assert look(body, estimate_prompt=True).prompt_tokens == len(json.dumps(calls)) // 4
 
 
+@pytest.mark.parametrize("depth", [1, 3, 4, 5])
+def test_messages_weigh_what_they_weigh_alone(depth: int) -> None:
+    """Read with the rest of the body or by themselves: parts are looked into to the same depth."""
+    deep: object = "word " * 50
+    for _ in range(depth):
+        deep = [{"content": deep}]
+    alone = prompts.text_bytes([json.dumps(deep).encode()])
+
+    assert alone is not None
+    assert look({"messages": deep}, estimate_prompt=True).prompt_tokens == alone // 4
+    assert look({"input": deep}, RESPONSES, estimate_prompt=True).prompt_tokens == alone // 4
+
+
+def test_very_many_messages_are_weighed_whole() -> None:
+    """They are not read: a body of 8 MiB could hold millions."""
+    many = [{"content": "word"}] * 20_000
+
+    found = look({"messages": many}, estimate_prompt=True).prompt_tokens
+    assert found == len(json.dumps({"messages": many})) // 4
+
+
 def test_an_estimate_is_made_only_if_asked_for() -> None:
     """It costs more than all the rest."""
     assert look({"messages": MESSAGES}).prompt_tokens is None
@@ -579,6 +684,13 @@ def test_an_ordinary_prompt_is_not_weighed(
     monkeypatch.setattr(prompts, "text_bytes", weighed)
     for field in ("messages", "prompt", "input", "text"):
         assert needed({field: "x" * 3000, "max_tokens": 300}, dialect) is None
+
+
+def test_the_longest_of_very_many_prompts_is_not_looked_for() -> None:
+    """Then all bytes count as one."""
+    body = json.dumps({"prompt": ["word"] * 5000}).encode()
+
+    assert needed(body, COMPLETIONS) == len(body) * 3 // 8 + 16
 
 
 def test_the_shortest_ids_are_not_missed() -> None:
