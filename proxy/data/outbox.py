@@ -26,10 +26,12 @@ class Writer(Protocol):
 class Outbox:
     """Has each connection write at the end of the turn; shared by all of one loop."""
 
-    __slots__ = ("_most", "_waiting")
+    __slots__ = ("_loop", "_most", "_waiting")
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """Asked for once: asking is a system call."""
         self._waiting: list[Writer] = []
 
     def add(self, writer: Writer) -> None:
@@ -39,7 +41,9 @@ class Outbox:
         if len(waiting) >= self._most:
             self._end_turn()
         elif len(waiting) == 1:
-            asyncio.get_running_loop().call_soon(self._end_turn)
+            if self._loop is None:
+                self._loop = asyncio.get_running_loop()
+            self._loop.call_soon(self._end_turn)
 
     def _end_turn(self) -> None:
         waiting, self._waiting = self._waiting, []

@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -104,13 +105,18 @@ def test_what_passes_as_it_came_is_what_we_would_write(
     marks = sorted({0, len(whole), *cuts})
     reads = [whole[start:end] for start, end in pairwise(marks)]
 
-    sink = taken([HEAD, *reads])
+    sink = taken([HEAD, *reads] if data.draw(st.booleans()) else _joined([HEAD, *reads]))
 
     assert sink.ended
     assert sink.lost is None
     assert b"".join(sink.pieces) == b"".join(payload for payload, _ in written)
     for pieces, framed in sink.framed:
         assert framed.lower() == as_we_frame(pieces).lower()
+
+
+def _joined(reads: list[bytes]) -> list[bytes]:
+    """The first two as one."""
+    return [b"".join(reads[:2]), *reads[2:]]
 
 
 def _ends(chunks: list[bytes]) -> list[int]:
@@ -127,3 +133,29 @@ def test_whole_chunks_pass_as_they_came(reads: list[list[bytes]]) -> None:
     sink = taken([HEAD, *map(as_we_frame, reads), LAST])
 
     assert sink.framed == [(pieces, as_we_frame(pieces)) for pieces in reads]
+
+
+@given(st.lists(st.lists(PAYLOADS, min_size=1, max_size=4), min_size=1, max_size=6))
+def test_whole_chunks_may_come_with_the_head(reads: list[list[bytes]]) -> None:
+    """Servers write the head and the first of a stream at once, which says nothing of the rest."""
+    first, *rest = map(as_we_frame, reads)
+
+    sink = taken([HEAD + first, *rest, LAST])
+
+    assert sink.framed == [(pieces, as_we_frame(pieces)) for pieces in reads[1:]]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (b"100\r\n" + b"x" * 5, b"x" * 251 + b"\r\n00005\r\nhello\r\n"),
+        (b"3\r\nabc\r\n00005\r\n", b"hello\r\n0003\r\nabc\r\n"),
+    ],
+    ids=["within a payload", "behind a size"],
+)
+def test_lengths_that_fit_by_chance(first: bytes, second: bytes) -> None:
+    """A head's read that ends within a chunk; the next one is as long as whole chunks would be."""
+    sink = taken([HEAD + first, second, LAST])
+
+    assert sink.ended
+    assert sink.framed == []
