@@ -89,7 +89,8 @@ class Account:
 
     def passed(self, pieces: list[bytes]) -> None:
         """Pieces of the response have gone by."""
-        self.response_bytes += sum(map(len, pieces))
+        for piece in pieces:
+            self.response_bytes += len(piece)
         if self.notes_answer and self.response_bytes <= MAX_NOTED_BYTES:
             self._noted += pieces
 
