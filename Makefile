@@ -83,7 +83,7 @@ bench: compiled  ## specswitch beside its peers: every work, two and a half hour
 bench-smoke: compiled  ## the short form, with bounds: two minutes
 	$(BIN)/python -m bench.speed --smoke
 
-check: compiler lint types imports test test-compiled engines wheel  ## everything; what CI runs
+check: compiler lint types imports test test-compiled engines wheel bench-smoke  ## everything; what CI runs
 
 lock: $(STAMP)  ## choose dependencies anew (with the cooldown of pyproject.toml)
 	$(BIN)/uv pip compile -q --universal --generate-hashes --no-header --group dev pyproject.toml requirements/build.in -o requirements/dev.lock

@@ -34,6 +34,7 @@ from proxy.data.descriptors import provide
 from proxy.data.downstream import ClientConnection
 from proxy.data.front import Front
 from proxy.data.listener import Listener
+from proxy.data.outbox import Outbox
 from proxy.data.tls import Certificate, TlsConnection
 from proxy.errors import ConfigError, SpecswitchError
 from proxy.links import Link, Links, build_link
@@ -69,7 +70,7 @@ class App:
         self._load = load
         self._reloading = asyncio.Lock()
         self.metrics = Metrics(__version__)
-        self.decisions = Decisions(clock=clock, wall=wall, running=self._running)
+        self.decisions = Decisions(clock=clock, running=self._running)
         self._observer = Observers(self.metrics, LogObserver(log), self.decisions)
         self.calibration = calibration_of(config)
         settings = wiring.settings_of(config, self.calibration)
@@ -247,7 +248,7 @@ class App:
             self._probe(name)
         self.links.set_to(wiring.probes_of(config), config.timeouts.idle_connection)
         self.front.engines = self.links.sides
-        self.front.settings = renewal.front
+        self.front.keep_to(renewal.front)
         if self.certificate is not None and renewal.tls is not None:
             self.certificate.context = renewal.tls
         self.pair.apply(renewal.pair, renewed=renewal.renewed, control=config.policy.control)
@@ -271,6 +272,7 @@ class App:
             engines=self.links.sides,
             settings=wiring.front_of(config),
             cors=wiring.cors_of(config),
+            outbox=Outbox(),
             # No other process gives the same: each starts its ids with a number of its own.
             ids=RequestIds(secrets.token_hex(8)),
             clock=self.clock,

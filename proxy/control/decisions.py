@@ -1,8 +1,9 @@
 """The last decisions, with their reasons, for an operator who asks why a request went there."""
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime
 
 from proxy.control.decision_list import DecisionLine, DecisionList
 from proxy.control.observers import Deaf
@@ -17,22 +18,23 @@ class Decisions(Deaf):
     """An observer that keeps the last records of requests that were given a place.
 
     `running` gives the records so far of those that have one now: they are asked for when somebody
-    looks, so that a request costs nothing for it. `clock` is monotonic, `wall` the time of day.
-    Both are read at a request's end and not when somebody looks: if the time of day is set
-    meanwhile, what was decided before stays where it was. The sum of the two can wait.
+    looks, so that a request costs nothing for it. `clock` is monotonic, in seconds, `wall` the time
+    of day, in nanoseconds since 1970. Both are read at a request's end and not when somebody looks:
+    if the time of day is set meanwhile, what was decided before stays where it was. The sum of the
+    two can wait.
     """
 
     def __init__(
         self,
         *,
         clock: Callable[[], float],
-        wall: Callable[[], datetime],
+        wall: Callable[[], int] = time.time_ns,
         running: Callable[[], Iterable[Record]] = tuple,
     ) -> None:
         self._clock = clock
         self._wall = wall
         self._running = running
-        self._ended: deque[tuple[float, float, datetime, Record]] = deque(maxlen=KEPT)
+        self._ended: deque[tuple[float, float, int, Record]] = deque(maxlen=KEPT)
 
     def ended(self, record: Record) -> None:
         """Keep it, if it had a place."""
@@ -53,15 +55,16 @@ class Decisions(Deaf):
         return DecisionList(decisions=[_line(*each) for each in found[:KEPT]])
 
 
-def _line(
-    at: float, now: float, day: datetime, record: Record, outcome: Outcome | None
-) -> DecisionLine:
-    """The line of a decision made `at`, where `now` is the monotonic stamp of the time `day`."""
+def _line(at: float, now: float, day: int, record: Record, outcome: Outcome | None) -> DecisionLine:
+    """The line of a decision made `at`, where `now` is the monotonic stamp of the time `day`.
+
+    `day` in nanoseconds since 1970, the others in seconds.
+    """
     assert record.upstream is not None  # noqa: S101 - who was decided has a place
     assert record.reason is not None  # noqa: S101 - and a place has these
     assert record.mode is not None  # noqa: S101
     return DecisionLine(
-        time=day - timedelta(seconds=now - at),
+        time=datetime.fromtimestamp(day / 1e9 - (now - at), UTC),
         request_id=record.request_id,
         endpoint=record.endpoint,
         upstream=record.upstream,

@@ -6,6 +6,7 @@ Bodies, headers and keys never are.
 import logging
 import time
 from collections.abc import Callable
+from math import floor
 
 import msgspec
 
@@ -183,4 +184,6 @@ def _of_switch(switch: Switch) -> dict[str, object]:
 
 
 def _rounded(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds, 6)
+    if seconds is None:
+        return None
+    return floor(seconds * 1_000_000 + 0.5) / 1_000_000  # `round` costs ten times as much

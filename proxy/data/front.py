@@ -10,7 +10,6 @@ from proxy.core.dispatch import Dispatcher
 from proxy.core.eligibility import Eligibility, Rule, Traits, Verdict, judge
 from proxy.core.endpoints import Endpoint, Kind
 from proxy.core.http import RequestIds
-from proxy.core.keys import Keyring
 from proxy.core.observer import Observer, Record
 from proxy.core.peek import peek
 from proxy.core.route import Need
@@ -19,9 +18,9 @@ from proxy.data.descriptors import MOST_TOLD
 from proxy.data.ledger import PLAIN
 from proxy.data.outbox import Outbox
 from proxy.data.pool import Pool
-from proxy.data.settings import FrontSettings, Limits, Timeouts
+from proxy.data.settings import FrontSettings
 
-if TYPE_CHECKING:  # the two hold each other
+if TYPE_CHECKING:  # each holds the other
     from proxy.data.downstream import ClientConnection
     from proxy.data.tls import TlsConnection
 
@@ -39,46 +38,70 @@ class EngineSide:
     has_key: bool
 
 
-@dataclass(slots=True, kw_only=True)
 class Front:
     """Shared by all client connections of one listener."""
 
-    dispatcher: Dispatcher
-    observer: Observer
-    engines: Mapping[UpstreamName, EngineSide]
-    settings: FrontSettings
-    ids: RequestIds
-    clock: Callable[[], float]
-    """Monotonic seconds."""
-    cors: Cors = field(default_factory=Cors)
-    outbox: Outbox = field(default_factory=Outbox)
-    connections: "set[ClientConnection]" = field(default_factory=set)
-    buffered: int = 0
-    """Bytes of request bodies held now."""
-    open_requests: int = 0
-    handshakes: "set[TlsConnection]" = field(default_factory=set)
-    """Clients that have connected by TLS and are not known yet."""
-    descriptors_suffice_for: float = inf
-    """Clients; above it file descriptors would run out, whatever `limits.max_connections` says."""
-    told: int = MOST_TOLD
-    """Clients above that which are told so at one time."""
-    connects_without_descriptor: int = 0
-    """Connections to engines that were not made because file descriptors had run out."""
+    __slots__ = (
+        "allow_override",
+        "buffered",
+        "clock",
+        "connections",
+        "connects_without_descriptor",
+        "cors",
+        "descriptors_suffice_for",
+        "dispatcher",
+        "engines",
+        "handshakes",
+        "ids",
+        "keyring",
+        "limits",
+        "observer",
+        "open_requests",
+        "outbox",
+        "timeouts",
+        "told",
+    )
 
-    @property
-    def limits(self) -> Limits:
-        """Those of now."""
-        return self.settings.limits
+    def __init__(  # noqa: PLR0913 - by name; it is where all of them meet
+        self,
+        *,
+        dispatcher: Dispatcher,
+        observer: Observer,
+        engines: Mapping[UpstreamName, EngineSide],
+        settings: FrontSettings,
+        ids: RequestIds,
+        clock: Callable[[], float],
+        cors: Cors,
+        outbox: Outbox,
+    ) -> None:
+        self.dispatcher = dispatcher
+        self.observer = observer
+        self.engines = engines
+        self.ids = ids
+        self.clock = clock
+        """Monotonic seconds."""
+        self.cors = cors
+        self.outbox = outbox
+        self.connections: set[ClientConnection] = set()
+        self.buffered = 0
+        """Bytes of request bodies held now."""
+        self.open_requests = 0
+        self.handshakes: set[TlsConnection] = set()
+        """Clients that have connected by TLS and are not known yet."""
+        self.descriptors_suffice_for: float = inf
+        """Clients; above it file descriptors would run out, whatever the limits say."""
+        self.told = MOST_TOLD
+        """Clients above that which are told so at one time."""
+        self.connects_without_descriptor = 0
+        """Connections to engines that were not made because file descriptors had run out."""
+        self.keep_to(settings)
 
-    @property
-    def timeouts(self) -> Timeouts:
-        """Those of now."""
-        return self.settings.timeouts
-
-    @property
-    def keyring(self) -> Keyring:
-        """The keys of now."""
-        return self.settings.keyring
+    def keep_to(self, settings: FrontSettings) -> None:
+        """Serve by these from now on."""
+        self.limits = settings.limits
+        self.timeouts = settings.timeouts
+        self.keyring = settings.keyring
+        self.allow_override = settings.allow_override
 
     @property
     def max_connections(self) -> int:
@@ -135,7 +158,7 @@ class Front:
         raise ValueError(f"{endpoint.template} is answered by us")
 
     def _override(self, value: bytes | None) -> UpstreamName | None:
-        if value is None or not self.settings.allow_override:
+        if value is None or not self.allow_override:
             return None
         try:
             return UpstreamName(value.strip().lower().decode("ascii"))

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from random import Random
 
+from proxy.core.cors import Cors
 from proxy.core.http import RequestIds
 from proxy.core.keys import Keyring
 from proxy.core.observer import Record
@@ -19,6 +20,7 @@ from proxy.core.words import RetryCause, UpstreamName
 from proxy.data import downstream, exchange, upstream
 from proxy.data.downstream import ClientConnection
 from proxy.data.front import EngineSide, Front
+from proxy.data.outbox import Outbox
 from proxy.data.pool import Pool
 from proxy.data.settings import FrontSettings
 from proxy.data.upstream import EngineConnection
@@ -107,6 +109,8 @@ class World:
                 name: EngineSide(pool, (b"Host: engine",), has_key=False)
                 for name, pool in self.pools.items()
             },
+            cors=Cors(),
+            outbox=Outbox(),
             settings=FrontSettings(
                 limits=replace(LIMITS, max_buffered_bytes=FAR) if self.plan.spacious else LIMITS,
                 timeouts=TIMEOUTS,

@@ -7,6 +7,7 @@ import asyncio
 import os
 from dataclasses import dataclass, field
 
+from proxy.core.cors import Cors
 from proxy.core.http import RequestIds
 from proxy.core.keys import Keyring
 from proxy.core.words import UpstreamName
@@ -126,6 +127,7 @@ class Wire:
             engines={
                 name: EngineSide(pool, (), has_key=False) for name, pool in self.pools.items()
             },
+            cors=Cors(),
             outbox=Outbox(most=1),  # at once: there is no loop that turns
             settings=FrontSettings(
                 limits=self.limits,

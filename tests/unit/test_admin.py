@@ -70,7 +70,7 @@ class Scene:
             reload=self.reload,
             token=lambda: self.token,
             known_hosts={"admin.example"},
-            decisions=Decisions(clock=lambda: self.now, wall=lambda: LATER),
+            decisions=Decisions(clock=lambda: self.now, wall=lambda: int(LATER.timestamp() * 1e9)),
         )
         transport = httpx2.ASGITransport(app=self.app, raise_app_exceptions=False)
         self.client = httpx2.AsyncClient(transport=transport, base_url="http://localhost:8001")

@@ -43,7 +43,7 @@ class Scene:
         self.noon = NOON
         self.kept = Decisions(
             clock=lambda: self.now,
-            wall=lambda: self.noon + timedelta(seconds=self.now - 100.0),
+            wall=lambda: int((self.noon.timestamp() + self.now - 100.0) * 1e9),
             running=lambda: running,
         )
 
