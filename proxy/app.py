@@ -46,9 +46,9 @@ TICK_SECONDS: Final = 0.25
 """How often time itself is looked at: four times in the second that the contract gives it."""
 
 
-def _wall() -> datetime:
-    """The time of day: for people, never for durations."""
-    return datetime.now(UTC)
+def _day(nanoseconds: int) -> datetime:
+    """The time of day so long after 1970: for people, never for durations."""
+    return datetime.fromtimestamp(nanoseconds / 1e9, UTC)
 
 
 class App:
@@ -59,7 +59,7 @@ class App:
         config: Config,
         *,
         clock: Callable[[], float],
-        wall: Callable[[], datetime],
+        wall: Callable[[], int],
         log: BufferedLog | None,
         load: Callable[[], Config] | None,
     ) -> None:
@@ -70,8 +70,8 @@ class App:
         self._load = load
         self._reloading = asyncio.Lock()
         self.metrics = Metrics(__version__)
-        self.decisions = Decisions(clock=clock, running=self._running)
-        self._observer = Observers(self.metrics, LogObserver(log), self.decisions)
+        self.decisions = Decisions(clock=clock, wall=wall, running=self._running)
+        self._observer = Observers(self.metrics, LogObserver(log, wall), self.decisions)
         self.calibration = calibration_of(config)
         settings = wiring.settings_of(config, self.calibration)
         self.dispatcher = Dispatcher(settings, self._observer, now=now)
@@ -84,11 +84,11 @@ class App:
         self.listener = Listener(self.front, self._client)
         self.pair = Pair(
             self.dispatcher,
-            Facts(version=__version__, started=wall()),
+            Facts(version=__version__, started=_day(wall())),
             self._known,
             calibration=lambda: self.calibration,
             clock=clock,
-            wall=wall,
+            wall=lambda: _day(wall()),
         )
         self.pair.set_control(config.policy.control, by=CONFIGURED)
         self.metrics.watch(self.dispatcher, self._sources(), clock=clock)
@@ -326,14 +326,14 @@ async def running(
     config: Config,
     *,
     clock: Callable[[], float] = time.monotonic,
-    wall: Callable[[], datetime] = _wall,
+    wall: Callable[[], int] = time.time_ns,
     log: BufferedLog | None = None,
     load: Callable[[], Config] | None = None,
 ) -> AsyncIterator[App]:
     """The whole, from its first probe to its last connection; raises SpecswitchError at a failure.
 
     `load` reads the configuration again at a reload; None: it cannot be. `wall` tells the time of
-    day, for people.
+    day, for people, in nanoseconds since 1970.
 
     A background task that dies takes the whole with it: a proxy that no longer probes must not look
     alive.

@@ -12,7 +12,6 @@ from proxy.calibrated import tell_of
 from proxy.config import Config
 from proxy.control.log import BufferedLog
 from proxy.errors import SpecswitchError
-from proxy.memory import keep_freed_memory
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +34,6 @@ async def serve(config: Config, log: BufferedLog, load: Callable[[], Config]) ->
             gc.collect()
             gc.freeze()
             gc.set_threshold(20_000, 50, 100)
-            keep_freed_memory()
             code = await app.until_stopped()
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
             return code

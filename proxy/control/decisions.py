@@ -1,6 +1,5 @@
 """The last decisions, with their reasons, for an operator who asks why a request went there."""
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
@@ -28,7 +27,7 @@ class Decisions(Deaf):
         self,
         *,
         clock: Callable[[], float],
-        wall: Callable[[], int] = time.time_ns,
+        wall: Callable[[], int],
         running: Callable[[], Iterable[Record]] = tuple,
     ) -> None:
         self._clock = clock

@@ -103,7 +103,7 @@ class BufferedLog(logging.Handler):
         lines.append(line)
         if not self._some.is_set():
             self._some.set()
-        elif waiting == self._capacity // 2:
+        elif waiting >= self._capacity // 2 and not self._hurry.is_set():
             self._hurry.set()
         return True
 

@@ -4,7 +4,6 @@ Bodies, headers and keys never are.
 """
 
 import logging
-import time
 from collections.abc import Callable
 from math import floor
 
@@ -20,20 +19,20 @@ from proxy.core.words import EjectionCause, Health, Outcome, UpstreamName
 class TimeOfDay:
     """The time of day as a line tells it; one text for all lines of a millisecond.
 
-    `clock` tells the nanoseconds since 1970. To write a time out costs as much as all the rest of a
+    `wall` tells the nanoseconds since 1970. To write a time out costs as much as all the rest of a
     request's line.
     """
 
-    __slots__ = ("_at", "_clock", "_text")
+    __slots__ = ("_at", "_text", "_wall")
 
-    def __init__(self, clock: Callable[[], int]) -> None:
-        self._clock = clock
+    def __init__(self, wall: Callable[[], int]) -> None:
+        self._wall = wall
         self._at = -1
         self._text = ""
 
     def now(self) -> str:
         """ISO 8601, UTC, with milliseconds."""
-        at = self._clock() // 1_000_000
+        at = self._wall() // 1_000_000
         if at != self._at:
             self._at = at
             self._text = iso(at / 1000)
@@ -47,11 +46,9 @@ class LogObserver(Deaf):
     `logging` cost more than all the rest of the request.
     """
 
-    def __init__(
-        self, log: BufferedLog | None = None, clock: Callable[[], int] = time.time_ns
-    ) -> None:
+    def __init__(self, log: BufferedLog | None, wall: Callable[[], int]) -> None:
         self._log = log
-        self._time = TimeOfDay(clock)
+        self._time = TimeOfDay(wall)
         self._requests = logging.getLogger("proxy.requests")
         self._pair = logging.getLogger("proxy.pair")
 

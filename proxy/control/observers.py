@@ -39,35 +39,25 @@ class Deaf:
 
 
 class Observers:
-    """Tells each of `observers` what it is told, in their order.
-
-    What is told of each request goes only to those who hear it.
-    """
+    """Tells each of `observers` what it is told, in their order."""
 
     def __init__(self, *observers: Observer) -> None:
         self._observers = observers
-        self._started = tuple(
-            each.started for each in observers if type(each).started is not Deaf.started
-        )
-        self._decided = tuple(
-            each.decided for each in observers if type(each).decided is not Deaf.decided
-        )
-        self._ended = tuple(each.ended for each in observers if type(each).ended is not Deaf.ended)
 
     def started(self) -> None:
-        """Tell all who hear it."""
-        for tell in self._started:
-            tell()
+        """Tell all."""
+        for observer in self._observers:
+            observer.started()
 
     def decided(self, upstream: UpstreamName, reason: str) -> None:
-        """Tell all who hear it."""
-        for tell in self._decided:
-            tell(upstream, reason)
+        """Tell all."""
+        for observer in self._observers:
+            observer.decided(upstream, reason)
 
     def ended(self, record: Record) -> None:
-        """Tell all who hear it."""
-        for tell in self._ended:
-            tell(record)
+        """Tell all."""
+        for observer in self._observers:
+            observer.ended(record)
 
     def retried(self, cause: RetryCause) -> None:
         """Tell all."""

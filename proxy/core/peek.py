@@ -53,10 +53,11 @@ _LARGE_BYTES: Final = 1 << 22
 """Above this size a body is read once: not again with an odd field, or to count its prompts."""
 
 _MARKS: Final = b",:[{\\"
-_MAX_MARKS: Final = 1 << 17
-"""How many of these a body may have that is not small: 128k token ids do, and 2.5 MiB of source
-code in a string. Values do not come without them, and take 10 to 40 ns each, 100 if read again,
-where the text in a string takes 0.3 ms a MiB: 8 MiB of keys would hold the loop for 130 ms."""
+_MAX_MARKS: Final = (1 << 17) + (1 << 12)
+"""How many of these a body may have that is not small: a prompt of 131,072 token ids has fewer, and
+2.5 MiB of source code in a string. Values do not come without them, and take 10 to 40 ns each, 100
+if read again, where the text in a string takes 0.3 ms a MiB: 8 MiB of keys would hold the loop for
+130 ms."""
 
 _MOST_MARKS: Final = (b",", b":", b"[", b"\\")  # no brace without one of these
 _STRETCH: Final = 1 << 16

@@ -160,7 +160,7 @@ class ClientConnection(asyncio.Protocol):
         return self._write_deadline < inf
 
     def write(self, *pieces: bytes) -> None:
-        """Send `pieces`, at the end of this turn of the loop at the latest."""
+        """Add `pieces` to what `request_moved`, or an ending, sends."""
         self._out += pieces
 
     def pass_over_body(self) -> bool:

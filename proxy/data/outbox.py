@@ -47,8 +47,13 @@ class Outbox:
 
     def _end_turn(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for writer in waiting:
-            try:
-                writer.flush()
-            except Exception as fault:  # noqa: BLE001 - it reports it; the others have theirs to say
-                writer.failed(fault)
+        writers = iter(waiting)
+        try:
+            for writer in writers:
+                try:
+                    writer.flush()
+                except Exception as fault:  # noqa: BLE001 - it reports it, and gives up
+                    writer.failed(fault)
+        finally:
+            for writer in writers:  # where not even that went well, the others have theirs to say
+                self.add(writer)

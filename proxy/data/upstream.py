@@ -329,7 +329,8 @@ class EngineConnection(asyncio.Protocol):
             framed = data if self._whole_chunks else None
         elif self._head is not None and self._fault is None:
             self._head_told = True
-            self._whole_chunks = self._head.chunked and self._is_whole(data)
+            ends_here = data.endswith(_BLANK_LINE) and not self._pieces
+            self._whole_chunks = self._head.chunked and ends_here
             sink.engine_head(self._head)
         if self._pieces and self._sink is sink and self._head_told:
             pieces, self._pieces = self._pieces, []
@@ -342,12 +343,6 @@ class EngineConnection(asyncio.Protocol):
         elif self._complete:
             self._sink = None
             sink.engine_ended(reusable=self._is_reusable())
-
-    def _is_whole(self, data: bytes) -> bool:
-        """Whether the read that ended the head goes on with whole chunks, framed as we would."""
-        end = data.find(_BLANK_LINE) + len(_BLANK_LINE)  # of an interim head, there is too much
-        whole = self._chunk_over or not self._pieces
-        return whole and len(data) == end + framed_length(self._pieces)
 
     def _broken(self, why: str) -> None:
         """What comes cannot be read on; a complete answer in front of it stands."""

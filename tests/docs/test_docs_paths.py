@@ -4,8 +4,8 @@ import asyncio
 import json
 import re
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
+from time import time_ns
 
 import pytest
 from fastapi import FastAPI
@@ -44,7 +44,7 @@ def named(cell: str) -> tuple[str, ...]:
 async def admin_app() -> FastAPI:
     """The admin application as it is served."""
     clock = asyncio.get_running_loop().time
-    made = App(Config(), clock=clock, wall=lambda: datetime.now(UTC), log=None, load=None)
+    made = App(Config(), clock=clock, wall=time_ns, log=None, load=None)
     guard = made.admin()._server.config.app
     assert isinstance(guard, Guard)
     assert isinstance(guard._app, FastAPI)

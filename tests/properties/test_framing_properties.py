@@ -1,6 +1,6 @@
 """A body that passes in the framing it came in: only where that is the framing we would write."""
 
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import pytest
 from hypothesis import given
@@ -99,24 +99,19 @@ def test_what_passes_as_it_came_is_what_we_would_write(
     written: list[tuple[bytes, bytes]], data: st.DataObject
 ) -> None:
     """However the chunks are written and cut into reads; and no byte is lost or doubled."""
-    whole = b"".join(chunk for _, chunk in written) + LAST
-    ends = {0, len(whole), *_ends([chunk for _, chunk in written])}
-    cuts = data.draw(st.sets(st.integers(0, len(whole)) | st.sampled_from(sorted(ends))))
-    marks = sorted({0, len(whole), *cuts})
-    reads = [whole[start:end] for start, end in pairwise(marks)]
+    whole = HEAD + b"".join(chunk for _, chunk in written) + LAST
+    ends = {0, len(whole), *_ends([HEAD, *(chunk for _, chunk in written)])}
+    near = st.integers(len(HEAD) - 5, min(len(HEAD) + 30, len(whole)))
+    cut = st.integers(0, len(whole)) | near | st.sampled_from(sorted(ends))
+    marks = sorted({0, len(whole), *data.draw(st.sets(cut))})
 
-    sink = taken([HEAD, *reads] if data.draw(st.booleans()) else _joined([HEAD, *reads]))
+    sink = taken([whole[start:end] for start, end in pairwise(marks)])
 
     assert sink.ended
     assert sink.lost is None
     assert b"".join(sink.pieces) == b"".join(payload for payload, _ in written)
     for pieces, framed in sink.framed:
         assert framed.lower() == as_we_frame(pieces).lower()
-
-
-def _joined(reads: list[bytes]) -> list[bytes]:
-    """The first two as one."""
-    return [b"".join(reads[:2]), *reads[2:]]
 
 
 def _ends(chunks: list[bytes]) -> list[int]:
@@ -135,27 +130,31 @@ def test_whole_chunks_pass_as_they_came(reads: list[list[bytes]]) -> None:
     assert sink.framed == [(pieces, as_we_frame(pieces)) for pieces in reads]
 
 
-@given(st.lists(st.lists(PAYLOADS, min_size=1, max_size=4), min_size=1, max_size=6))
-def test_whole_chunks_may_come_with_the_head(reads: list[list[bytes]]) -> None:
-    """Servers write the head and the first of a stream at once, which says nothing of the rest."""
-    first, *rest = map(as_we_frame, reads)
-
-    sink = taken([HEAD + first, *rest, LAST])
-
-    assert sink.framed == [(pieces, as_we_frame(pieces)) for pieces in reads[1:]]
-
-
 @pytest.mark.parametrize(
     ("first", "second"),
     [
         (b"100\r\n" + b"x" * 5, b"x" * 251 + b"\r\n00005\r\nhello\r\n"),
+        (b"104\r\n" + b"x" * 5 + b"\r\n\r\n", b"x" * 251 + b"\r\n00005\r\nhello\r\n"),
         (b"3\r\nabc\r\n00005\r\n", b"hello\r\n0003\r\nabc\r\n"),
+        (b"00005\r\n", b"hello\r\n0003\r\nabc\r\n"),
     ],
-    ids=["within a payload", "behind a size"],
+    ids=["in a payload", "in one, as if it were the head's end", "behind a size", "no payload yet"],
 )
 def test_lengths_that_fit_by_chance(first: bytes, second: bytes) -> None:
-    """A head's read that ends within a chunk; the next one is as long as whole chunks would be."""
+    """What came with the head ends within a chunk; the next read is as long as whole ones are."""
     sink = taken([HEAD + first, second, LAST])
 
     assert sink.ended
     assert sink.framed == []
+
+
+def test_every_cut_of_a_small_answer() -> None:
+    """In up to four reads, from the last bytes of the head on."""
+    pieces = [b"hello", b"world"]
+    whole = HEAD + as_we_frame(pieces) + LAST
+    for cuts in combinations(range(len(HEAD) - 6, len(whole)), 3):
+        sink = taken([whole[start:end] for start, end in pairwise((0, *cuts, len(whole)))])
+
+        assert sink.ended
+        assert b"".join(sink.pieces) == b"".join(pieces)
+        assert all(framed == as_we_frame(them) for them, framed in sink.framed), cuts

@@ -5,7 +5,7 @@ import gc
 import logging
 import socket
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from time import time_ns
 
 import pytest
 
@@ -43,7 +43,7 @@ def config(**keys: object) -> Config:
 def built() -> App:
     """Built, and not running."""
     clock = asyncio.get_running_loop().time
-    return App(config(), clock=clock, wall=lambda: datetime.now(UTC), log=None, load=None)
+    return App(config(), clock=clock, wall=time_ns, log=None, load=None)
 
 
 class Clock:

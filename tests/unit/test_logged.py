@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator
 from random import Random
+from time import time_ns
 
 import pytest
 from msgspec.structs import replace
@@ -65,7 +66,7 @@ def told(caplog: pytest.LogCaptureFixture) -> tuple[str, str, dict[str, object]]
 def test_one_line_a_request(caplog: pytest.LogCaptureFixture) -> None:
     """With what an operator asks for, and without what is unknown."""
     caplog.set_level(logging.INFO, "proxy")
-    observer: Observer = LogObserver()
+    observer: Observer = LogObserver(None, time_ns)
     observer.started()
     observer.decided(UpstreamName.SPEC, "mode")
     observer.retried(RetryCause.CONNECT)
@@ -100,11 +101,11 @@ def test_one_line_a_request(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_failed_request_warns(caplog: pytest.LogCaptureFixture) -> None:
     """That is the upstream's fault, so somebody should look; and our own code is named."""
     caplog.set_level(logging.WARNING, "proxy")
-    LogObserver().ended(RECORD)
+    LogObserver(None, time_ns).ended(RECORD)
     failed = Record(request_id="r2", endpoint="other", method="GET", outcome=Outcome.FAILED)
     failed.code = "upstream_reset"
 
-    LogObserver().ended(failed)
+    LogObserver(None, time_ns).ended(failed)
 
     level, _, fields = told(caplog)
     assert level == "WARNING"
@@ -116,7 +117,7 @@ def test_a_switch_is_told(caplog: pytest.LogCaptureFixture) -> None:
     """What the controller wants too: under `observe` nothing else comes of it."""
     caplog.set_level(logging.INFO, "proxy")
     switch = Switch(UpstreamName.BASE, SwitchReason.IN_FLIGHT, 5.0, 4)
-    observer = LogObserver()
+    observer = LogObserver(None, time_ns)
 
     observer.wanted(switch)
     observer.switched(switch)
@@ -134,7 +135,7 @@ def test_a_switch_is_told(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_an_ejection_warns_with_its_detail(caplog: pytest.LogCaptureFixture) -> None:
     """Half the pair is gone: with cause, and with what the probe saw."""
-    LogObserver().health_changed(
+    LogObserver(None, time_ns).health_changed(
         UpstreamName.SPEC, Health.EJECTED, EjectionCause.PROBE, "http://e/ready answers 503"
     )
 
@@ -154,7 +155,7 @@ def test_a_recovery_is_good_news(caplog: pytest.LogCaptureFixture) -> None:
     """No warning, no cause, and no detail where there is none."""
     caplog.set_level(logging.INFO, "proxy")
 
-    LogObserver().health_changed(UpstreamName.BASE, Health.HEALTHY, None, "")
+    LogObserver(None, time_ns).health_changed(UpstreamName.BASE, Health.HEALTHY, None, "")
 
     assert told(caplog) == ("INFO", "base is healthy", {"upstream": "base", "health": "healthy"})
 
@@ -183,8 +184,8 @@ def test_both_ways_say_the_same(
     """Byte for byte but for the time, in ASCII, and the time is of the same form."""
     caplog.set_level(logging.INFO, "proxy")
     with logging_to(pipe.writer, form=LogFormat.JSON) as log:
-        LogObserver(log).ended(record)
-        LogObserver().ended(record)
+        LogObserver(log, time_ns).ended(record)
+        LogObserver(None, time_ns).ended(record)
         one, other = pipe.read_lines(2)
 
     assert json.loads(one)["time"][:16] <= json.loads(other)["time"][:16]
@@ -200,7 +201,7 @@ def test_many_requests_are_told_as_logging_would(
     """Names, values and their order, whatever is known of a request and whatever is not."""
     caplog.set_level(logging.INFO, "proxy")
     with logging_to(pipe.writer, form=LogFormat.JSON) as log:
-        short, long = LogObserver(log), LogObserver()
+        short, long = LogObserver(log, time_ns), LogObserver(None, time_ns)
         for record in map(drawn, range(300)):
             short.ended(record)
             long.ended(record)
@@ -272,7 +273,7 @@ def test_each_line_has_its_own_time(pipe: Pipe, caplog: pytest.LogCaptureFixture
     caplog.set_level(logging.INFO, "proxy")
     log = BufferedLog(pipe.writer, as_json=True)
     ticks = iter([0, 7_000_000, 60_000_000_000])
-    observer = LogObserver(log, clock=lambda: next(ticks))
+    observer = LogObserver(log, lambda: next(ticks))
     for _ in range(3):
         observer.ended(RECORD)
     log.close()
@@ -290,8 +291,8 @@ def test_the_short_way_is_no_way_around_the_level(
     """What is logged is the level's business, whichever way it takes."""
     caplog.set_level(logging.WARNING, "proxy")
     log = BufferedLog(pipe.writer, as_json=True)
-    LogObserver(log).ended(RECORD)
-    LogObserver(log).ended(replace(RECORD, outcome=Outcome.FAILED))
+    LogObserver(log, time_ns).ended(RECORD)
+    LogObserver(log, time_ns).ended(replace(RECORD, outcome=Outcome.FAILED))
 
     (line,) = pipe.read_lines(1)
     log.close()
@@ -303,7 +304,7 @@ def test_the_short_way_is_no_way_around_the_level(
 def test_a_reload_changes_the_next_line(pipe: Pipe) -> None:
     """Form and level are asked for at each line, also on the short way."""
     with logging_to(pipe.writer, form=LogFormat.JSON) as log:
-        observer = LogObserver(log)
+        observer = LogObserver(log, time_ns)
         observer.ended(RECORD)
         log.set_to(LogFormat.TEXT, "info")
         observer.ended(RECORD)
@@ -320,7 +321,7 @@ def test_text_is_made_by_logging(pipe: Pipe, caplog: pytest.LogCaptureFixture) -
     """There is one place that knows how a line for people looks."""
     caplog.set_level(logging.INFO, "proxy")
     log = BufferedLog(pipe.writer, as_json=False)
-    LogObserver(log).ended(RECORD)
+    LogObserver(log, time_ns).ended(RECORD)
     log.close()
 
     assert told(caplog)[2]["request_id"] == "r1"
@@ -333,10 +334,10 @@ def test_what_finds_no_room_is_counted(pipe: Pipe, caplog: pytest.LogCaptureFixt
     log.handle(entry("x" * 200_000))  # more than a pipe holds
     assert os.read(pipe.reader, 1)  # the writer has taken it, and is stuck
     for _ in range(3):
-        LogObserver(log).ended(RECORD)
+        LogObserver(log, time_ns).ended(RECORD)
 
     assert log.dropped == 2
     pipe.read_lines(2)
     log.close()
-    LogObserver(log).ended(RECORD)
+    LogObserver(log, time_ns).ended(RECORD)
     assert log.dropped == 3

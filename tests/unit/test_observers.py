@@ -131,11 +131,3 @@ def test_who_hears_some_things_hears_those() -> None:
 
     assert partly.told == [60.0, RECORD]
     assert len(told) == 9
-
-
-@pytest.mark.interpreted("nobody can inherit from a compiled class")
-def test_the_deaf_are_not_called_at_each_request() -> None:
-    """Three calls that do nothing would cost every request as much as its counts."""
-    all_of_it = Observers(Deaf(), Partly(), Listener("a", []))
-
-    assert [len(all_of_it._started), len(all_of_it._decided), len(all_of_it._ended)] == [1, 1, 2]

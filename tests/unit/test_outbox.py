@@ -3,6 +3,8 @@
 import asyncio
 from dataclasses import dataclass, field, replace
 
+import pytest
+
 from proxy.data.downstream import HIGH_WATER_BYTES
 from proxy.data.outbox import Outbox
 from tests.harness.client import get, post
@@ -22,6 +24,7 @@ class Noter:
     notes: list[str]
     faults: list[Exception] = field(default_factory=list)
     fault: Exception | None = None
+    stubborn: bool = False
 
     def flush(self) -> None:
         """Note it, or fail."""
@@ -30,7 +33,9 @@ class Noter:
         self.notes.append(self.name)
 
     def failed(self, fault: Exception) -> None:
-        """Keep it."""
+        """Keep it, or fail again."""
+        if self.stubborn:
+            raise fault
         self.faults.append(fault)
 
 
@@ -67,6 +72,19 @@ async def test_a_fault_stays_with_its_connection() -> None:
 
     assert notes == ["a", "c"]
     assert wrong.faults == [fault]
+
+
+async def test_one_that_cannot_even_give_up_takes_nobody_along() -> None:
+    """The others are written all the same, a turn later."""
+    outbox, notes, fault = Outbox(most=3), list[str](), OSError("odd")
+    outbox.add(Noter("a", notes, fault=fault, stubborn=True))
+    outbox.add(Noter("b", notes))
+    with pytest.raises(OSError, match="odd"):
+        outbox.add(Noter("c", notes))
+
+    await until(lambda: len(notes) == 2, "they are written")
+
+    assert notes == ["b", "c"]
 
 
 def with_outbox(wire: Wire) -> Wire:

@@ -285,6 +285,15 @@ def test_no_body_holds_the_loop_for_long(body: bytes, dialect: Dialect) -> None:
     assert min(cost(body, dialect) for _ in range(3)) < 8 * known
 
 
+def test_a_prompt_of_the_longest_context_in_ids_is_read() -> None:
+    """131,072 of them, which some models can take."""
+    ids = ",".join(["100000"] * (1 << 17)).encode()
+
+    assert features(b'{"min_p":0.1,"prompt":[%s]}' % ids, Dialect.OPENAI_COMPLETIONS) == {
+        Rule.MIN_P
+    }
+
+
 @pytest.mark.parametrize("mark", [b",", b":", b"[", b"{,", b"\\\\"])
 def test_a_body_with_very_many_values_is_unpeeked(mark: bytes) -> None:
     """They take their time, however short; in a small body they cannot be so many."""
@@ -293,7 +302,7 @@ def test_a_body_with_very_many_values_is_unpeeked(mark: bytes) -> None:
         return b'{"min_p":0.1,"user":"%s"}' % (mark * marks + b"x" * (1 << 17))
 
     own = 4  # of the body itself
-    most = ((1 << 17) - own) // len(mark)
+    most = ((1 << 17) + (1 << 12) - own) // len(mark)
     assert features(holding(most)) == {Rule.MIN_P}
     assert look(holding(most + 1)) == Traits.unpeeked()
     assert features(b'{"min_p":0.1,"user":"%s"}' % (mark * 60_000)) == {Rule.MIN_P}
