@@ -330,9 +330,10 @@ def test_nothing_measures_with_the_time_of_day() -> None:
 def _readers(module: ast.Module) -> Iterator[str]:
     """The functions of a module that read the time of day, or hand its clock on."""
     for function in ast.walk(module):
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-            if any(_is_time_of_day(each) for each in ast.walk(function)):
-                yield function.name
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if any(_is_time_of_day(each) for each in ast.walk(function)):
+            yield function.name
 
 
 def _is_time_of_day(node: ast.AST) -> bool:
