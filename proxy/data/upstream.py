@@ -30,6 +30,8 @@ _AROUND_A_CHUNK = 4
 """Two line ends."""
 
 _BLANK_LINE = b"\r\n\r\n"
+_LINE_END = b"\r\n"
+_MOST_DIGITS = 16  # of a chunk's size
 _CONTROLS = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 """What no reason phrase may hold: RFC 9112 section 4."""
 
@@ -72,6 +74,15 @@ def tell(sink: Sink, what: Callable[[Sink], None]) -> None:
         sink.engine_flush()
     except Exception as fault:  # noqa: BLE001 - the sink reports it, and gives the request up
         sink.engine_failed(fault)
+
+
+def plain_chunk(data: bytes) -> bytes | None:
+    """The payload, where `data` is one chunk framed as we would; nearly every read of a stream."""
+    end = data.find(_LINE_END, 1, _MOST_DIGITS + 1)  # -1, too, is where no such digits end
+    size = len(data) - end - _AROUND_A_CHUNK
+    if size <= 0 or data[:end] != b"%x" % size or not data.endswith(_LINE_END):
+        return None
+    return data[end + len(_LINE_END) : -len(_LINE_END)]
 
 
 def framed_length(pieces: Sequence[bytes]) -> int:
@@ -234,6 +245,9 @@ class EngineConnection(asyncio.Protocol):
             self.drop()  # it speaks out of turn: nothing it says later can be trusted
             return
         self._silent = False
+        if self._whole_chunks and (piece := plain_chunk(data)) is not None:
+            self._passes(sink, piece, data)
+            return
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as fault:
@@ -322,6 +336,14 @@ class EngineConnection(asyncio.Protocol):
 
     # within
 
+    def _passes(self, sink: Sink, piece: bytes, chunk: bytes) -> None:
+        """Tell of a read that is one chunk. The parser need not see it, at a boundary as it is."""
+        try:
+            sink.engine_body([piece], chunk)
+            sink.engine_flush()
+        except Exception as fault:  # noqa: BLE001 - as in `tell`
+            sink.engine_failed(fault)
+
     def _deliver(self, sink: Sink, data: bytes) -> None:
         """Tell what has come; stop as soon as the sink has turned away."""
         framed: bytes | None = None
@@ -329,8 +351,7 @@ class EngineConnection(asyncio.Protocol):
             framed = data if self._whole_chunks else None
         elif self._head is not None and self._fault is None:
             self._head_told = True
-            ends_here = data.endswith(_BLANK_LINE) and not self._pieces
-            self._whole_chunks = self._head.chunked and ends_here
+            self._whole_chunks = self._head.chunked and self._goes_on_whole(data)
             sink.engine_head(self._head)
         if self._pieces and self._sink is sink and self._head_told:
             pieces, self._pieces = self._pieces, []
@@ -343,6 +364,15 @@ class EngineConnection(asyncio.Protocol):
         elif self._complete:
             self._sink = None
             sink.engine_ended(reusable=self._is_reusable())
+
+    def _goes_on_whole(self, data: bytes) -> bool:
+        """Whether the read that ended the head holds whole chunks behind it, or nothing.
+
+        Not where the head began in another read: then its blank line may not be whole in this one.
+        """
+        end = data.find(_BLANK_LINE) + len(_BLANK_LINE)  # if of an interim head, too much follows
+        at_boundary = self._chunk_over or not self._pieces
+        return not self._headless and at_boundary and len(data) == end + framed_length(self._pieces)
 
     def _broken(self, why: str) -> None:
         """What comes cannot be read on; a complete answer in front of it stands."""

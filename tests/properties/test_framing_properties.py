@@ -158,3 +158,15 @@ def test_every_cut_of_a_small_answer() -> None:
         assert sink.ended
         assert b"".join(sink.pieces) == b"".join(pieces)
         assert all(framed == as_we_frame(them) for them, framed in sink.framed), cuts
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [b"5\r\nhelloxy", b"5\rhello\r\n", b"\r\nhello\r\n", b"-5\r\nhello\r\n", b"0x5\r\nhello\r\n"],
+)
+def test_what_is_no_chunk_does_not_pass(wrong: bytes) -> None:
+    """Nearly one: it is not for the client to find out."""
+    sink = taken([HEAD, as_we_frame([b"abc"]), wrong])
+
+    assert sink.lost is not None
+    assert sink.framed == [([b"abc"], as_we_frame([b"abc"]))]
