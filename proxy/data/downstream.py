@@ -71,6 +71,8 @@ class ClientConnection(asyncio.Protocol):
         self._deaf = False
         """Whether we do not read, for a client that is too far ahead."""
         self._out: list[bytes] = []
+        self._last_word = False
+        """Whether to say that nothing follows, once that is sent."""
         self._deadline = inf
         self._write_deadline = inf
         """When a client that reads nothing is cut; inf while it keeps up."""
@@ -121,6 +123,7 @@ class ClientConnection(asyncio.Protocol):
     def eof_received(self) -> bool | None:
         """The client sends no more: it has left, unless it is only reading its last answer."""
         if self._closing:
+            self.flush()
             return self.unsent_bytes > 0
         self.cut()
         return None
@@ -191,11 +194,19 @@ class ClientConnection(asyncio.Protocol):
             self._schedule()
 
     def flush(self) -> None:
-        """Send what has been written."""
-        out = self._out
-        if out and self._transport is not None:
+        """Send what has been written, and that it was the last."""
+        out, transport = self._out, self._transport
+        if transport is None:
+            return
+        if out:
             self._out = []
-            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+            transport.write(out[0] if len(out) == 1 else b"".join(out))
+        if self._last_word:
+            self._last_word = False
+            if transport.can_write_eof():
+                transport.write_eof()
+            else:
+                transport.close()
 
     @property
     def unsent_bytes(self) -> int:
@@ -422,12 +433,9 @@ class ClientConnection(asyncio.Protocol):
             return
         self._closing = True
         self._reader.close()  # what has come of a body that was refused is held for nobody
-        self.flush()
         self._deadline = self._front.clock() + LINGER_SECONDS
-        if self._transport.can_write_eof():
-            self._transport.write_eof()
-        else:
-            self._transport.close()
+        self._last_word = True
+        self._front.outbox.add(self)
 
     # writing and time
 

@@ -182,3 +182,26 @@ async def test_a_fault_in_sending_gives_the_request_up() -> None:
     await until(lambda: bool(wire.client.aborts), "it is given up")
 
     assert reported == [fault]
+
+
+async def test_a_last_answer_is_said_before_its_client_stops_talking() -> None:
+    """Both may come in one turn, and the loop closes the socket of one that has said goodbye."""
+    wire = with_outbox(Wire())
+    wire.connection.data_received(get("/livez", headers={"connection": "close"}))
+    assert not wire.client.written
+
+    wire.connection.eof_received()
+
+    assert b"200" in wire.client.written
+    assert wire.client.eof
+
+
+async def test_the_last_word_comes_after_the_last_answer() -> None:
+    """At the end of the turn, in one go."""
+    wire = with_outbox(Wire())
+    wire.connection.data_received(get("/livez", headers={"connection": "close"}))
+    assert not wire.client.eof
+
+    await until(lambda: wire.client.eof, "it is said")
+
+    assert b"200" in wire.client.written
