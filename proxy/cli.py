@@ -8,6 +8,8 @@ import os
 import sys
 from collections.abc import Callable, Coroutine
 from functools import partial
+from importlib.machinery import ExtensionFileLoader
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -49,12 +51,19 @@ class _Commands(click.Group):
             sys.exit(130)
 
 
+def _form() -> str:
+    """Whether what every request passes through is compiled; one module tells for all."""
+    found = find_spec("proxy.core.dispatch")
+    is_compiled = found is not None and isinstance(found.loader, ExtensionFileLoader)
+    return "compiled" if is_compiled else "interpreted"
+
+
 @click.group(
     cls=_Commands,
     context_settings={**_HELP, "max_content_width": 100},
     epilog=_EPILOG,
 )
-@click.version_option(__version__, prog_name="specswitch", message="%(prog)s %(version)s")
+@click.version_option(__version__, message=f"specswitch %(version)s ({_form()})")
 def main() -> None:
     """One OpenAI-compatible endpoint in front of two SGLang servers of the same model.
 

@@ -1,7 +1,8 @@
 """What is measured: specswitch, its peers, and the emulator itself, each as it is started.
 
-All stand in front of the same two emulated servers. Peers spread requests evenly over both, which
-costs them least; their settings are those they come with, but for limits that the works exceed.
+All stand in front of the same two emulated servers. The two routers and `plain` take turns between
+them; nginx, HAProxy, Envoy and LiteLLM send each request to the one with less in flight. What else
+they are set to stands in conf/ and below, the limits that the works would exceed among it.
 specswitch runs as it comes: it checks the key, looks into each body, decides, counts, and writes
 its log, JSON, to a file. What is set beside the addresses:
 
@@ -11,8 +12,7 @@ its log, JSON, to a file. What is set beside the addresses:
     auth.api_keys          one key, which all clients of all peers send
     limits.max_in_flight   8,192 where 2,048 is the default: some works have 4,096 streams
 
-It is the compiled one, as it is shipped, where `make compiled` has made that, and otherwise this
-working tree as it is.
+It is the compiled one where `make compiled` has made that, and otherwise this working tree.
 """
 
 import os

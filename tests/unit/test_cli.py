@@ -100,13 +100,15 @@ def test_wrong_usage_is_said(argv: list[str]) -> None:
     assert "Error: " in result.stderr
 
 
-def test_the_version() -> None:
-    """The command and the module say the same."""
-    assert run("--version").output == f"specswitch {__version__}\n"
+def test_the_version(pytestconfig: pytest.Config) -> None:
+    """The command and the module say the same: which one it is, and whether it is compiled."""
+    form = "compiled" if pytestconfig.getoption("--compiled") else "interpreted"
+    said = f"specswitch {__version__} ({form})\n"
+    assert run("--version").output == said
     module = subprocess.run(
         [sys.executable, "-m", "proxy", "--version"], capture_output=True, check=True, timeout=30
     )
-    assert module.stdout.decode() == f"specswitch {__version__}\n"
+    assert module.stdout.decode() == said
 
 
 def test_help_waits_for_no_large_library() -> None:
