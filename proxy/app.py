@@ -246,7 +246,7 @@ class App:
             self.links.exchange(name, link)
             self._probing[name].cancel()
             self._probe(name)
-        self.links.set_to(wiring.probes_of(config), config.timeouts.idle_connection)
+        self.links.set_to(wiring.probes_of(config), renewal.front.timeouts)
         self.front.engines = self.links.sides
         self.front.keep_to(renewal.front)
         if self.certificate is not None and renewal.tls is not None:

@@ -16,6 +16,7 @@ from proxy.core.dispatch import Dispatcher
 from proxy.core.words import UpstreamName
 from proxy.data.front import EngineSide
 from proxy.data.pool import Pool
+from proxy.data.settings import Timeouts
 from proxy.errors import ConfigError
 
 
@@ -70,11 +71,11 @@ class Links:
         self.retired.append(old)
         self._links[name] = link
 
-    def set_to(self, rules: ProbeRules, idle_seconds: float) -> None:
-        """Probe by `rules`, and keep connections for `idle_seconds`, from now on."""
+    def set_to(self, rules: ProbeRules, timeouts: Timeouts) -> None:
+        """Probe by `rules`, and make and keep connections by `timeouts`, from now on."""
         for link in self._links.values():
             link.prober.set_to(rules)
-            link.pool.idle_seconds = idle_seconds
+            link.pool.timeouts = timeouts
 
     def sweep(self, now: float) -> None:
         """Close what has been idle for too long, and let go of pools on which nothing runs."""
@@ -105,10 +106,9 @@ def build_link(
         raise ConfigError([(f"upstreams.{name}.ca_file", f"cannot be read: {error}")]) from error
     pool = Pool(
         name,
-        upstream.url.host,
-        upstream.url.port,
+        (upstream.url.host, upstream.url.port),
         tls=tls,
-        idle_seconds=config.timeouts.idle_connection,
+        timeouts=wiring.timeouts_of(config),
         clock=clock,
     )
     side = EngineSide(pool, wiring.lines_of(upstream), has_key=wiring.key_of(upstream) is not None)

@@ -8,19 +8,53 @@ from functools import partial
 from proxy.core.refusals import RETRY_AFTER_BUSY
 from proxy.core.words import UpstreamName
 from proxy.data.descriptors import descriptors_ran_out
-from proxy.data.upstream import Connecting, EngineConnection, Sink, tell
+from proxy.data.settings import Timeouts
+from proxy.data.upstream import EngineConnection, Sink, tell
 from proxy.errors import Overloaded
 
 Dial = Callable[[EngineConnection, str, int, ssl.SSLContext | None], Awaitable[object]]
 """Connects to a host and a port; OSError where that fails."""
 
 
-def dial(
+def over_tcp(
     engine: EngineConnection, host: str, port: int, tls: ssl.SSLContext | None
 ) -> Awaitable[object]:
-    """Over TCP, by the running loop."""
+    """Connect by the running loop."""
     loop = asyncio.get_running_loop()
     return loop.create_connection(lambda: engine, host, port, ssl=tls)
+
+
+class Connecting:
+    """A connection in the making, for `sink`."""
+
+    __slots__ = ("_sink", "_task")
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink: Sink | None = sink
+        self._task: asyncio.Task[None] | None = None
+
+    def started(self, task: asyncio.Task[None]) -> None:
+        """`task` is making it."""
+        self._task = task
+        task.add_done_callback(self._ended)
+
+    def take_sink(self) -> Sink | None:
+        """Whom to tell what came of it; None if somebody has been told, or it was given up."""
+        sink, self._sink = self._sink, None
+        return sink
+
+    def drop(self) -> None:
+        """Give it up; the sink hears no more of it."""
+        self._sink = None
+        assert self._task is not None  # noqa: S101 - who could drop it has it from `obtain`
+        self._task.cancel()
+
+    @staticmethod
+    def _ended(task: asyncio.Task[None]) -> None:
+        """What it failed with, beyond what it handles, is a fault of ours."""
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            context = {"message": "making a connection failed", "exception": fault}
+            task.get_loop().call_exception_handler(context)
 
 
 class Pool:
@@ -29,21 +63,19 @@ class Pool:
     def __init__(
         self,
         name: UpstreamName,
-        host: str,
-        port: int,
+        address: tuple[str, int],
         *,
         tls: ssl.SSLContext | None,
-        idle_seconds: float,
+        timeouts: Timeouts,
         clock: Callable[[], float],
+        dial: Dial = over_tcp,
     ) -> None:
         self.name = name
-        self._host = host
-        self._port = port
+        self._host, self._port = address
         self._tls = tls
-        self.idle_seconds = idle_seconds
-        """How long a connection is kept."""
-        self.dial: Dial = dial
-        """How one is made; tests have their own ways."""
+        self.timeouts = timeouts
+        """How long a connection may be in the making, and how long one is kept."""
+        self._dial = dial
         self._retired = False
         self._clock = clock
         self._idle: dict[EngineConnection, None] = {}
@@ -80,7 +112,7 @@ class Pool:
         has served before will do; else `sink` gets the one in the making or one that comes free
         meanwhile, whichever is sooner: in a burst the loop has little time for making them.
         """
-        oldest = self._clock() - self.idle_seconds
+        oldest = self._clock() - self.timeouts.idle_connection
         while self._idle and not fresh:
             engine, _ = self._idle.popitem()
             if engine.idle_since >= oldest and not engine.restless:
@@ -134,8 +166,9 @@ class Pool:
 
     def sweep(self, now: float) -> None:
         """Close the kept connections that have been idle for too long; the oldest stand first."""
+        longest = self.timeouts.idle_connection
         for engine in tuple(self._idle):
-            if now - engine.idle_since <= self.idle_seconds:
+            if now - engine.idle_since <= longest:
                 break
             engine.drop()
 
@@ -154,7 +187,7 @@ class Pool:
 
     async def _connect(self, connecting: Connecting) -> None:
         try:
-            engine = await self._open(connecting)
+            engine = await self._open()
         except OSError as error:
             if (sink := connecting.take_sink()) is not None:
                 tell(sink, partial(self._tell_failure, error))
@@ -180,7 +213,17 @@ class Pool:
             self._active.add(engine)
             sink.engine_connected(engine, reused=False)
 
-    async def _open(self, connecting: Connecting) -> EngineConnection:
-        engine = connecting.engine = EngineConnection(self)
-        await self.dial(engine, self._host, self._port, self._tls)
+    async def _open(self) -> EngineConnection:
+        """Raises OSError where there is none in time; a request that has another bounds nothing."""
+        engine = EngineConnection(self)
+        seconds = self.timeouts.connect
+        limit = asyncio.timeout(seconds)
+        try:
+            async with limit:
+                await self._dial(engine, self._host, self._port, self._tls)
+        except BaseException as error:
+            engine.drop()  # it may have come up just before
+            if isinstance(error, TimeoutError) and limit.expired():
+                raise TimeoutError(f"no connection within {seconds:g} s") from error
+            raise
         return engine

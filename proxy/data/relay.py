@@ -19,9 +19,10 @@ from proxy.data import exchange as ex
 from proxy.data.front import EngineSide, Front
 from proxy.data.ledger import Account
 from proxy.data.own import refusal_answer
+from proxy.data.pool import Connecting
 from proxy.data.reader import RequestHead
 from proxy.data.response import ResponseHead, connection_line, framing_for, watch_for
-from proxy.data.upstream import Connecting, EngineConnection
+from proxy.data.upstream import EngineConnection
 from proxy.errors import Overloaded, Refusal
 
 _READING: Final = ex.State.READING

@@ -390,39 +390,3 @@ class EngineConnection(asyncio.Protocol):
     def _open_transport(self) -> asyncio.Transport:
         assert self._transport is not None  # noqa: S101 - a sink gets it when it is connected
         return self._transport
-
-
-class Connecting:
-    """A connection in the making, for `sink`."""
-
-    __slots__ = ("_sink", "_task", "engine")
-
-    def __init__(self, sink: Sink) -> None:
-        self._sink: Sink | None = sink
-        self.engine: EngineConnection | None = None
-        self._task: asyncio.Task[None] | None = None
-
-    def started(self, task: asyncio.Task[None]) -> None:
-        """`task` is making it."""
-        self._task = task
-        task.add_done_callback(self._ended)
-
-    def take_sink(self) -> Sink | None:
-        """Whom to tell what came of it; None if somebody has been told, or it was given up."""
-        sink, self._sink = self._sink, None
-        return sink
-
-    def drop(self) -> None:
-        """Give it up; the sink hears no more of it."""
-        self._sink = None
-        assert self._task is not None  # noqa: S101 - who could drop it has it from `obtain`
-        self._task.cancel()
-        if self.engine is not None:
-            self.engine.drop()  # it may have come up just before
-
-    @staticmethod
-    def _ended(task: asyncio.Task[None]) -> None:
-        """What it failed with, beyond what it handles, is a fault of ours."""
-        if not task.cancelled() and (fault := task.exception()) is not None:
-            context = {"message": "making a connection failed", "exception": fault}
-            task.get_loop().call_exception_handler(context)

@@ -1,24 +1,27 @@
 """Connections that do not come about: an address that takes none, a client that leaves."""
 
 import asyncio
+import errno
 import select
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
 from proxy.core.words import UpstreamName
-from proxy.data.pool import Dial, Pool
+from proxy.data.pool import Connecting, Pool
 from proxy.data.response import ResponseHead
-from proxy.data.upstream import Connecting, EngineConnection
+from proxy.data.upstream import EngineConnection
 from proxy.errors import Refusal
 from tests.harness.client import post
 from tests.harness.running import Rig, rig, until
 from tests.harness.upstream import Send, reply
-from tests.harness.wire import FakeTransport
+from tests.harness.wire import FakeTransport, pool_with
 
 ASKING = post("/generate", {"text": "a"})
+FAR = 1000.0
 
 
 @contextmanager
@@ -132,13 +135,6 @@ class Hearer:
     def engine_failed(self, fault: Exception) -> None:
         """Keep it."""
         self.heard.append(f"failed {fault!r}")
-
-
-def pool_with(dial: Dial) -> Pool:
-    """A pool whose connections come about as a test says."""
-    pool = Pool(UpstreamName.SPEC, "127.0.0.1", 1, tls=None, idle_seconds=3.0, clock=lambda: 0.0)
-    pool.dial = dial
-    return pool
 
 
 async def lost_at_once(engine: EngineConnection, *_: object) -> None:
@@ -300,7 +296,7 @@ async def test_one_that_speaks_out_of_turn_goes_to_nobody() -> None:
         engine.keep()
 
     assert sink.heard == []
-    assert pool.idle == 0
+    assert (pool.idle, engine.lost) == (0, True)
     slow.go.set()
     await sink.flushed.wait()
 
@@ -331,3 +327,77 @@ async def test_one_made_for_nobody_and_lost_is_not_kept() -> None:
 
     assert sink.heard == ["connected, new"]
     assert pool.idle == 0
+
+
+async def never(*_: object) -> None:
+    """Dial an engine that neither takes nor refuses."""
+    await asyncio.Event().wait()
+
+
+async def test_one_made_for_nobody_is_given_up_in_time() -> None:
+    """Its request has had another, and has no deadline for it any more."""
+    sink, pool = Hearer(), pool_with(never, connect=0.02)
+    pool.obtain(sink, fresh=False)
+    used(pool).keep()
+    pool.retire()
+    for engine in tuple(pool._active):
+        engine.drop()
+    assert pool.busy
+    await until(lambda: not pool.busy, "nothing is in the making")
+
+    assert sink.heard == ["connected, new"]
+
+
+async def test_the_pool_tells_what_the_request_would_say() -> None:
+    """Whichever of both deadlines is seen first."""
+    sink, pool = Hearer(), pool_with(never, connect=0.02)
+    pool.obtain(sink, fresh=False)
+    await sink.flushed.wait()
+
+    assert sink.heard == ["no connection within 0.02 s"]
+
+
+async def test_that_the_kernel_gives_up_first_is_told_in_its_words() -> None:
+    """It is a TimeoutError, too."""
+
+    async def unreachable(*_: object) -> None:
+        raise TimeoutError(errno.ETIMEDOUT, "Connection timed out")
+
+    sink, pool = Hearer(), pool_with(unreachable)
+    pool.obtain(sink, fresh=False)
+    await sink.flushed.wait()
+
+    assert sink.heard == [f"[Errno {errno.ETIMEDOUT}] Connection timed out"]
+
+
+async def test_another_time_is_for_those_made_from_then_on() -> None:
+    """A reload gives it to the pool that there is."""
+    sink, pool = Hearer(), pool_with(never, connect=FAR)
+    pool.timeouts = replace(pool.timeouts, connect=0.02)
+    pool.obtain(sink, fresh=True)
+    await sink.flushed.wait()
+
+    assert sink.heard == ["no connection within 0.02 s"]
+
+
+@pytest.mark.parametrize("ending", ["dropped", "closed", "too late"])
+async def test_one_that_came_up_as_it_was_given_up(ending: str) -> None:
+    """It is closed: nobody else knows of it."""
+    made: list[FakeTransport] = []
+
+    async def up_and_silent(engine: EngineConnection, *_: object) -> None:
+        made.append(FakeTransport())
+        engine.connection_made(made[0])
+        await asyncio.Event().wait()
+
+    pool = pool_with(up_and_silent, connect=0.02 if ending == "too late" else FAR)
+    connecting = pool.obtain(Hearer(), fresh=False)
+    assert isinstance(connecting, Connecting)
+    await until(lambda: bool(made), "it is up")
+    if ending == "dropped":
+        connecting.drop()
+    elif ending == "closed":
+        pool.close()
+    await until(lambda: not pool.busy, "nothing is in the making")
+
+    assert made[0].aborts == 1

@@ -11,6 +11,7 @@ import resource
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -19,7 +20,8 @@ import pytest
 
 from proxy.core.words import UpstreamName
 from proxy.data.descriptors import MOST_TOLD, RESERVE
-from proxy.data.upstream import Sink
+from proxy.data.pool import Pool
+from proxy.data.upstream import EngineConnection, Sink
 from tests.harness.client import CHAT, CHAT_STREAM, RawClient, get, post
 from tests.harness.process import Specswitch
 from tests.harness.running import Rig, rig, until
@@ -33,7 +35,7 @@ from tests.harness.upstream import (
     chunk,
     event,
 )
-from tests.harness.wire import Wire
+from tests.harness.wire import FakeTransport, pool_with
 
 STREAMING = post("/v1/chat/completions", CHAT_STREAM)
 ASKING = post("/v1/chat/completions", CHAT)
@@ -88,10 +90,18 @@ async def none_free(*_: object) -> None:
 
 def without_descriptor(it: Rig, name: UpstreamName) -> None:
     """From now on there is none for a connection to the upstream."""
-    for pool in it.app.links.pools:
-        if pool.name is name:
-            pool.retire()  # a kept connection would serve
-            pool.dial = none_free
+    links = it.app.links
+    old = links[name].side
+    pool = Pool(
+        name,
+        ("127.0.0.1", 1),
+        tls=None,
+        timeouts=it.app.front.timeouts,
+        clock=it.app.clock,
+        dial=none_free,
+    )
+    links.exchange(name, replace(links[name], side=replace(old, pool=pool)))
+    it.app.front.engines = links.sides
 
 
 async def test_no_descriptor_for_a_connection() -> None:
@@ -229,13 +239,14 @@ async def test_they_run_out(tmp_path: Path) -> None:
 
 async def test_what_is_kept_is_let_go_when_there_is_none() -> None:
     """An idle connection has a descriptor that the next request can use."""
-    wire = Wire()
-    pool = wire.pools[UpstreamName.SPEC]
-    pool.dial = none_free
+    pool, transport = pool_with(none_free), FakeTransport()
+    kept = EngineConnection(pool)
+    kept.connection_made(transport)
+    kept.keep()
     told = asyncio.Event()
     sink = SimpleNamespace(engine_refused=lambda _refusal: told.set(), engine_flush=lambda: None)
     assert pool.idle == 1
     pool.obtain(cast("Sink", sink), fresh=True)
     async with asyncio.timeout(5):
         await told.wait()
-    assert (pool.idle, wire.engine.aborts) == (0, 1)
+    assert (pool.idle, transport.aborts) == (0, 1)

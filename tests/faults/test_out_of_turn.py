@@ -7,7 +7,8 @@ from typing import cast
 import pytest
 
 from proxy.core.words import UpstreamName
-from proxy.data.upstream import Connecting, Sink
+from proxy.data.pool import Connecting
+from proxy.data.upstream import Sink
 from tests.harness.client import CHAT, post
 from tests.harness.running import rig
 from tests.harness.upstream import ByHand, reply

@@ -113,6 +113,16 @@ async def test_listeners_are_opened_once(key: str) -> None:
         assert it.app.dispatcher.settings.thresholds.crossover == 4.0
 
 
+async def test_the_pools_go_by_the_timeouts_of_now() -> None:
+    """How long a connection may be in the making and is kept, beside what requests go by."""
+    async with rig(timeouts__connect=1.0) as it:
+        it.keys |= {"timeouts.connect": 0.5, "timeouts.idle_connection": 1.5}
+        await it.app.reload()
+        for name in UpstreamName:
+            assert it.app.links[name].pool.timeouts == it.app.front.timeouts
+            assert it.app.links[name].pool.timeouts.connect == 0.5
+
+
 async def test_without_a_source_there_is_no_reload() -> None:
     """A pair that was made from values says so."""
     async with rig() as it:

@@ -123,8 +123,8 @@ class World:
         self.loop.dial = self.dial
 
     def _pool(self, name: UpstreamName, port: int) -> Pool:
-        idle = TIMEOUTS.idle_connection
-        return Pool(name, "engine", port, tls=None, idle_seconds=idle, clock=self.loop.time)
+        address = ("engine", port)
+        return Pool(name, address, tls=None, timeouts=TIMEOUTS, clock=self.loop.time)
 
     @property
     def sent(self) -> list[Sent]:

@@ -5,7 +5,7 @@ For the few states that real sockets reach only by luck. Everything else is test
 
 import asyncio
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from proxy.core.cors import Cors
 from proxy.core.http import RequestIds
@@ -14,7 +14,7 @@ from proxy.core.words import UpstreamName
 from proxy.data.downstream import ClientConnection
 from proxy.data.front import EngineSide, Front
 from proxy.data.outbox import Outbox
-from proxy.data.pool import Pool
+from proxy.data.pool import Dial, Pool
 from proxy.data.settings import FrontSettings, Limits
 from proxy.data.upstream import EngineConnection
 from tests.harness.pair import BASE, SPEC, Pair
@@ -110,6 +110,12 @@ class FakeTransport(asyncio.Transport):
         self.eof = True
 
 
+def pool_with(dial: Dial, *, connect: float = TIMEOUTS.connect) -> Pool:
+    """A pool to spec whose connections come about as a test says, in `connect` seconds or not."""
+    timeouts = replace(TIMEOUTS, connect=connect)
+    return Pool(SPEC, ("127.0.0.1", 1), tls=None, timeouts=timeouts, clock=lambda: 0.0, dial=dial)
+
+
 @dataclass
 class Wire:
     """A client's connection to specswitch and, once asked, an engine's, all without sockets."""
@@ -152,10 +158,9 @@ class Wire:
     def _pool(self, name: UpstreamName) -> Pool:
         return Pool(
             name,
-            "127.0.0.1",
-            1,
+            ("127.0.0.1", 1),
             tls=None,
-            idle_seconds=TIMEOUTS.idle_connection,
+            timeouts=TIMEOUTS,
             clock=lambda: self.pair.now,
         )
 

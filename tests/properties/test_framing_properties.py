@@ -6,13 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.words import UpstreamName
 from proxy.data.outbox import Outbox
-from proxy.data.pool import Pool
+from proxy.data.pool import over_tcp
 from proxy.data.response import ResponseHead
 from proxy.data.upstream import EngineConnection
 from proxy.errors import Refusal
-from tests.harness.wire import FakeTransport
+from tests.harness.wire import FakeTransport, pool_with
 
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 LAST = b"0\r\n\r\n"
@@ -66,8 +65,7 @@ class Taker:
 
 def taken(reads: list[bytes]) -> Taker:
     """What a sink gets of an answer that comes in these reads."""
-    pool = Pool(UpstreamName.SPEC, "127.0.0.1", 1, tls=None, idle_seconds=3.0, clock=lambda: 0.0)
-    engine, sink = EngineConnection(pool), Taker()
+    engine, sink = EngineConnection(pool_with(over_tcp)), Taker()
     engine.connection_made(FakeTransport())
     engine.send(sink, b"", b"", Outbox(most=1))
     for read in reads:

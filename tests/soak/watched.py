@@ -19,8 +19,9 @@ from proxy.core.inflight import Lease
 from proxy.core.places import Ticket
 from proxy.data.downstream import ClientConnection
 from proxy.data.ledger import Account
+from proxy.data.pool import Connecting
 from proxy.data.relay import Relay
-from proxy.data.upstream import Connecting, EngineConnection
+from proxy.data.upstream import EngineConnection
 
 WATCHED: Final = (Account, ClientConnection, Connecting, EngineConnection, Lease, Relay, Ticket)
 MESSAGE: Final = "what is held"

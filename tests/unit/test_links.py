@@ -1,5 +1,8 @@
 """The links to the servers: what of them is one's own, and what stays of one that is replaced."""
 
+from dataclasses import replace
+
+from proxy import wiring
 from proxy.config import load
 from proxy.control.prober import ProbeRules
 from proxy.core.dispatch import Dispatcher
@@ -17,6 +20,8 @@ CONFIG = load(
         "timeouts.idle_connection": 3.0,
     },
 )
+
+TIMEOUTS = wiring.timeouts_of(CONFIG)
 
 
 def link(name: UpstreamName) -> Link:
@@ -67,13 +72,22 @@ def test_what_is_kept_for_too_long_is_closed() -> None:
         links[name].pool.keep(use(links, name))
     links.sweep(3.0)
     assert [links.connections(name) for name in UpstreamName] == [(0, 1), (0, 1)]
-    links.set_to(ProbeRules(path="/health", interval=1.0, timeout=1.0), 2.0)
+    rules = ProbeRules(path="/health", interval=1.0, timeout=1.0)
+    links.set_to(rules, replace(TIMEOUTS, idle_connection=2.0))
     links.sweep(3.0)
     assert [links.connections(name) for name in UpstreamName] == [(0, 0), (0, 0)]
+
+
+def test_a_connection_may_be_in_the_making_for_what_is_set_now() -> None:
+    """To either server; from the start on, what is configured."""
+    links = both()
+    assert [links[name].pool.timeouts.connect for name in UpstreamName] == [2.0, 2.0]
+    links.set_to(wiring.probes_of(CONFIG), replace(TIMEOUTS, connect=0.5))
+    assert [links[name].pool.timeouts.connect for name in UpstreamName] == [0.5, 0.5]
 
 
 def test_other_rules_are_for_both_probers() -> None:
     """From their next round on."""
     links, rules = both(), ProbeRules(path="/other", interval=2.0, timeout=0.5)
-    links.set_to(rules, 3.0)
+    links.set_to(rules, TIMEOUTS)
     assert [links[name].prober._rules for name in UpstreamName] == [rules, rules]
