@@ -82,7 +82,7 @@ async def test_tls_1_1_is_refused(identity: Identity) -> None:
 
 async def test_a_large_request_and_a_large_answer(identity: Identity) -> None:
     """Megabytes pass both ways byte for byte, over the borders of records and buffers."""
-    body = json.dumps({"text": "é" * (1 << 20)}).encode()
+    body = json.dumps({"text": "é" * (1 << 20)}, ensure_ascii=False).encode()
     answer = bytes(range(256)) * (5 << 12)
     async with secured(identity) as it:
         client = await ask(it, identity, post("/generate", body), Send(reply(answer)))

@@ -4,7 +4,6 @@
 must not be the other one without a word.
 """
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +16,16 @@ from tests.harness.process import PROGRAM, Specswitch, free_port
 
 SCRIPT = str(Path(sys.executable).with_name("specswitch"))
 HOME = str(Path(proxy.__file__).parent)
+
+
+def compiled_here() -> set[str]:
+    """The same of this process."""
+    files = {
+        module.__file__ or "" for module in sys.modules.values() if hasattr(module, "__file__")
+    }
+    return {
+        file.removeprefix(HOME) for file in files if file.startswith(HOME) and file.endswith(".so")
+    }
 
 
 def compiled(pid: int) -> set[str]:
@@ -35,4 +44,4 @@ def test_what_a_test_starts_is_what_it_runs(program: Sequence[str], tmp_path: Pa
     it.wait = False
     with it:
         it.until_up()
-        assert compiled(it.pid) == compiled(os.getpid())
+        assert compiled(it.pid) == compiled_here()
