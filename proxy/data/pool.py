@@ -214,7 +214,10 @@ class Pool:
             sink.engine_connected(engine, reused=False)
 
     async def _open(self) -> EngineConnection:
-        """Raises OSError where there is none in time; a request that has another bounds nothing."""
+        """Make one; raises OSError where there is none within `timeouts.connect`.
+
+        The request's own deadline is no bound: it goes with the request, which may have another.
+        """
         engine = EngineConnection(self)
         seconds = self.timeouts.connect
         limit = asyncio.timeout(seconds)
@@ -223,7 +226,7 @@ class Pool:
                 await self._dial(engine, self._host, self._port, self._tls)
         except BaseException as error:
             engine.drop()  # it may have come up just before
-            if isinstance(error, TimeoutError) and limit.expired():
+            if limit.expired():
                 raise TimeoutError(f"no connection within {seconds:g} s") from error
             raise
         return engine

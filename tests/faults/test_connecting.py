@@ -352,7 +352,7 @@ async def test_the_pool_tells_what_the_request_would_say() -> None:
     """Whichever of both deadlines is seen first."""
     sink, pool = Hearer(), pool_with(never, connect=0.02)
     pool.obtain(sink, fresh=False)
-    await sink.flushed.wait()
+    await until(sink.flushed.is_set, "it is told")
 
     assert sink.heard == ["no connection within 0.02 s"]
 
@@ -365,7 +365,7 @@ async def test_that_the_kernel_gives_up_first_is_told_in_its_words() -> None:
 
     sink, pool = Hearer(), pool_with(unreachable)
     pool.obtain(sink, fresh=False)
-    await sink.flushed.wait()
+    await until(sink.flushed.is_set, "it is told")
 
     assert sink.heard == [f"[Errno {errno.ETIMEDOUT}] Connection timed out"]
 
@@ -375,7 +375,7 @@ async def test_another_time_is_for_those_made_from_then_on() -> None:
     sink, pool = Hearer(), pool_with(never, connect=FAR)
     pool.timeouts = replace(pool.timeouts, connect=0.02)
     pool.obtain(sink, fresh=True)
-    await sink.flushed.wait()
+    await until(sink.flushed.is_set, "it is told")
 
     assert sink.heard == ["no connection within 0.02 s"]
 
