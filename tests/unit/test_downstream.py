@@ -545,3 +545,25 @@ async def test_lost_while_it_is_not_read() -> None:
 
     assert wire.client.reads == [True, False]
     assert not wire.front.connections
+
+
+async def test_a_fault_of_ours_in_a_chunk() -> None:
+    """It is reported, and its request given up."""
+    reported: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, it: reported.append(it["exception"]))
+    fault = RuntimeError("odd")
+    wire = Wire()
+    wire.connection.data_received(STREAMING)
+    wire.upstream.data_received(STREAM_HEAD)
+    wire.upstream.data_received(chunk(event(1)))
+    clock = wire.front.clock
+
+    def fails_once() -> float:
+        wire.front.clock = clock
+        raise fault
+
+    wire.front.clock = fails_once
+    wire.upstream.data_received(chunk(event(2)))
+
+    assert reported == [fault]
+    assert wire.client.aborts
