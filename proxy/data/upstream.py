@@ -241,8 +241,10 @@ class EngineConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Bytes from the engine."""
         sink = self._sink
-        if sink is None or self._parser is None:
+        if sink is None or self._parser is None or self._out:
             self.drop()  # it speaks out of turn: nothing it says later can be trusted
+            if sink is not None:
+                tell(sink, lambda sink: sink.engine_lost(silent=True, why="it spoke unasked"))
             return
         self._silent = False
         if self._whole_chunks and (piece := plain_chunk(data)) is not None:

@@ -151,6 +151,7 @@ async def test_a_limit_that_is_too_low_is_said(tmp_path: Path) -> None:
     hard = 192  # an eighth for those who are told, and the reserve
     assert (hard - hard // 8 - RESERVE) // 2 == clients
     async with limited(tmp_path, hard // 2, hard) as (it, base), AsyncExitStack() as left:
+        await until(lambda: bool(said(it, WARNING)), "it is said")
         (warning,) = said(it, WARNING)
         assert resource.prlimit(it.pid, NOFILE) == (hard, hard)
         needed = 2 * 8192 + RESERVE + MOST_TOLD

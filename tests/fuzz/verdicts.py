@@ -135,7 +135,9 @@ def _no_request_made_up(asked: list[Asked], reached: list[Attempts], world: Worl
             require(mine == other, "repeated with other headers")
     attempts = sum(record.attempts for record in world.told.records)
     arrived = len(world.sent) + sum(engine.end.dropped > 0 for engine in world.engines)
-    require(attempts == arrived, f"{arrived} sent, {attempts} counted")
+    # Of what waited for the end of its turn, a connection that was dropped first never sent it.
+    unsent = attempts - arrived
+    require(0 <= unsent <= len(world.engines), f"{arrived} sent, {attempts} counted")
 
 
 def _is_told_in(record: Record | None, group: Attempts) -> bool:
