@@ -242,9 +242,7 @@ class EngineConnection(asyncio.Protocol):
         """Bytes from the engine."""
         sink = self._sink
         if sink is None or self._parser is None or self._out:
-            self.drop()  # it speaks out of turn: nothing it says later can be trusted
-            if sink is not None:
-                tell(sink, lambda sink: sink.engine_lost(silent=True, why="it spoke unasked"))
+            self._speaks_unasked(sink)
             return
         self._silent = False
         if self._whole_chunks and (piece := plain_chunk(data)) is not None:
@@ -337,6 +335,12 @@ class EngineConnection(asyncio.Protocol):
             self._keeps_alive = self._parser.should_keep_alive()
 
     # within
+
+    def _speaks_unasked(self, sink: Sink | None) -> None:
+        """Nothing that it says later can be trusted; one whose request has not left has lost it."""
+        self.drop()
+        if sink is not None:
+            tell(sink, lambda sink: sink.engine_lost(silent=True, why="it spoke unasked"))
 
     def _passes(self, sink: Sink, piece: bytes, chunk: bytes) -> None:
         """Tell of a read that is one chunk. The parser need not see it, at a boundary as it is."""
