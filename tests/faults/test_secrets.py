@@ -329,7 +329,7 @@ async def _to_the_end(client: RawClient) -> bytes:
         pytest.param("proxy.data.relay", "engine_head", marks=SOURCE),
         pytest.param("proxy.data.upstream", "EngineConnection.send", marks=SOURCE),
         pytest.param("proxy.data.relay", "client_head", marks=SOURCE),
-        ("proxy.control.log", "_line_of"),
+        pytest.param("proxy.control.logged", "_line_of", marks=SOURCE),
     ],
 )
 async def test_no_traceback_tells_a_secret(module: str, target: str, tmp_path: Path) -> None:
