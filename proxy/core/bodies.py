@@ -76,7 +76,7 @@ class Shape:
     usual: msgspec.json.Decoder[Body]
     """Reads scalars where scalars belong, which is twice as fast as tokens."""
     weighing: msgspec.json.Decoder[Body]
-    """Reads the messages, too, in one pass instead of two; where the prompt is a conversation."""
+    """Reads tokens, and the messages in the same pass; where the prompt is a conversation."""
     odd: msgspec.json.Decoder[Body]
     """Reads tokens everywhere, so that one odd field does not hide the others."""
     kind: Callable[..., Body]
@@ -112,14 +112,14 @@ def _shape(
     spelling = {**named, **{name: name for name in rows}}
     scalars = _NAMED_SCALARS | {name for name, (_, test) in rows.items() if test in SCALAR_TESTS}
     kind = _kind(spelling, frozenset())
-    usual = msgspec.json.Decoder(_kind(spelling, scalars))
+    odd = msgspec.json.Decoder(kind)
     conversation = named.get("prompt") in _CONVERSATIONS
     if conversation:
         read = {"messages" if ours == "prompt" else ours: spelt for ours, spelt in spelling.items()}
     return Shape(
-        usual=usual,
-        weighing=msgspec.json.Decoder(_kind(read, scalars)) if conversation else usual,
-        odd=msgspec.json.Decoder(kind),
+        usual=msgspec.json.Decoder(_kind(spelling, scalars)),
+        weighing=msgspec.json.Decoder(_kind(read, frozenset())) if conversation else odd,
+        odd=odd,
         kind=kind,
         spelling=spelling,
         tests=tuple(rows.values()),

@@ -263,6 +263,15 @@ def filled(head: bytes, unit: bytes, tail: bytes, size: int = 8 * MIB) -> bytes:
         (filled(b'{"x":[', b"[[]],", b"NaN]}"), CHAT),
         (filled(b'{"n":', b"1", b"}"), CHAT),
         (filled(b'{"n":0.', b"0", b"1}"), CHAT),
+        (filled(b"{", b'"n":' + b"1" * 4299 + b",", b'"n":1}'), CHAT),
+        (filled(b'{"prompt":"",', b'"n":' + b"1" * 4299 + b",", b'"n":1}'), COMPLETIONS),
+        (filled(b"{", b'"n":' + b"1" * 300 + b",", b'"n":1}'), CHAT),
+        (filled(b"{", b'"min_p":0.' + b"1" * 4000 + b",", b'"n":1}'), CHAT),
+        (filled(b'{"model":"', b"a" * 40 + "\N{GRINNING FACE}".encode(), b'"}'), CHAT),
+        (
+            filled(b'{"sampling_params":{', b'"n":' + b"1" * 4299 + b",", b'"n":1}}', MIB),
+            GENERATE,
+        ),
         (filled(b'{"sampling_params":[{"x":"', b"y", b'"}]}'), GENERATE),
         (filled(b'{"sampling_params":[', b"{},", b"{}]}"), GENERATE),
         (filled(b'{"tools":["', b'\\"strict\\"', b'"]}'), CHAT),
@@ -327,16 +336,23 @@ def test_a_picture_is_looked_past() -> None:
 @pytest.mark.parametrize(
     ("body", "dialect"),
     [
-        (b'{"min_p":0.1,"n":[],"user":"%s"}', CHAT),
+        (b'{"min_p":0.1,"messages":"%s"}', CHAT),
         (b'{"min_p":0.1,"prompt":["%s"]}', COMPLETIONS),
     ],
 )
 def test_a_very_large_body_is_read_once(body: bytes, dialect: Dialect) -> None:
-    """Not a second time for an odd field, or to see how many prompts there are."""
+    """Not a second time for odd messages, or to see how many prompts there are."""
     fits, too_large = body % (b"x" * (4 * MIB - 100)), body % (b"x" * (4 * MIB))
 
-    assert features(fits, dialect) == {Rule.MIN_P}
-    assert look(too_large, dialect) == Traits.unpeeked()
+    assert look(fits, dialect, estimate_prompt=True).features == {Rule.MIN_P}
+    assert look(too_large, dialect, estimate_prompt=True) == Traits.unpeeked()
+
+
+def test_an_odd_field_of_a_very_large_body_is_read() -> None:
+    """It takes no second reading."""
+    body = b'{"min_p":0.1,"n":[],"user":"%s"}' % (b"x" * (5 * MIB))
+
+    assert features(body) == {Rule.MIN_P}
 
 
 def test_a_long_word_is_not_read() -> None:
