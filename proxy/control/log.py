@@ -21,7 +21,7 @@ CAPACITY = 10_000
 _GATHER_SECONDS = 0.1
 """How long the writing thread lets lines gather, unless half the buffer is full. While it waits for
 the interpreter, the event loop pays a system call each time it lets go of it, which is several
-times a request: woken every 20 ms, this thread cost a fifth of the proxy's throughput."""
+times a request: woken every 20 ms, it took a tenth of a request's CPU (bench/NOTES.md)."""
 _CLOSE_SECONDS = 2.0
 _CONTINUATION = "    | "
 

@@ -1,7 +1,7 @@
 """What is to be written in this turn of the loop, kept to be written at its end and in one go.
 
-A write to a peer that sleeps wakes it, which costs as much as all the rest of a write: 11 of 15 us
-on the machine of docs/performance.md. Between reads, each peer has answered and sleeps again before
+A write to a peer that sleeps wakes it, which costs as much as all the rest of a write: some 11 us on
+the machine of bench/NOTES.md. Between reads, each peer has answered and sleeps again before
 the next is written to; written one after the other, most find theirs awake.
 """
 

@@ -245,22 +245,15 @@ class EngineConnection(asyncio.Protocol):
             self._speaks_unasked(sink)
             return
         self._silent = False
-        if self._whole_chunks and (piece := plain_chunk(data)) is not None:
-            self._passes(sink, piece, data)
-            return
+        # At a boundary, a chunk that is whole leaves the parser where it was: it need not see it.
+        piece = plain_chunk(data) if self._whole_chunks else None
+        if piece is None:
+            self._parse(self._parser, data)
         try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as fault:
-            self._broken(f"its answer is not HTTP: {fault}")
-        if self._head is None:
-            self._headless += len(data)
-            if self._headless > MAX_HEAD_BYTES:
-                self._broken(f"its head is larger than {MAX_HEAD_BYTES} bytes")
-        elif self._whole_chunks:
-            whole = self._chunk_over and framed_length(self._pieces) == len(data)
-            self._whole_chunks = whole
-        try:
-            self._deliver(sink, data)
+            if piece is None:
+                self._deliver(sink, data)
+            else:
+                sink.engine_body([piece], data)
             sink.engine_flush()
         except Exception as fault:  # noqa: BLE001 - as in `tell`
             sink.engine_failed(fault)
@@ -342,13 +335,19 @@ class EngineConnection(asyncio.Protocol):
         if sink is not None:
             tell(sink, lambda sink: sink.engine_lost(silent=True, why="it spoke unasked"))
 
-    def _passes(self, sink: Sink, piece: bytes, chunk: bytes) -> None:
-        """Tell of a read that is one chunk. The parser need not see it, at a boundary as it is."""
+    def _parse(self, parser: httptools.HttpResponseParser, data: bytes) -> None:
+        """Find what is in a read; `_deliver` tells of it."""
         try:
-            sink.engine_body([piece], chunk)
-            sink.engine_flush()
-        except Exception as fault:  # noqa: BLE001 - as in `tell`
-            sink.engine_failed(fault)
+            parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as fault:
+            self._broken(f"its answer is not HTTP: {fault}")
+        if self._head is None:
+            self._headless += len(data)
+            if self._headless > MAX_HEAD_BYTES:
+                self._broken(f"its head is larger than {MAX_HEAD_BYTES} bytes")
+        elif self._whole_chunks:
+            whole = self._chunk_over and framed_length(self._pieces) == len(data)
+            self._whole_chunks = whole
 
     def _deliver(self, sink: Sink, data: bytes) -> None:
         """Tell what has come; stop as soon as the sink has turned away."""
@@ -388,7 +387,7 @@ class EngineConnection(asyncio.Protocol):
             self._fault = why
 
     def _is_reusable(self) -> bool:
-        unsent = bool(self._out) or self._open_transport().get_write_buffer_size() > 0
+        unsent = self._open_transport().get_write_buffer_size() > 0
         if self._pool.secure and self._sent_bytes > LARGE_BYTES:
             unsent = True  # the loop's TLS hides what of it is still to go
         return self._keeps_alive and self._fault is None and not unsent
