@@ -1,8 +1,8 @@
 """What is to be written in this turn of the loop, kept to be written at its end and in one go.
 
-A write to a peer that sleeps wakes it, which costs as much as all the rest of a write: some 11 us on
-the machine of bench/NOTES.md. Between reads, each peer has answered and sleeps again before
-the next is written to; written one after the other, most find theirs awake.
+A write to a peer that sleeps wakes it, which costs more than all the rest of a write: some 11 us
+on the machine of bench/NOTES.md. Where each read is followed by its write, every peer has answered
+and sleeps again before the next write; of those one after the other most find theirs awake.
 """
 
 import asyncio
