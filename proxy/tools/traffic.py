@@ -320,9 +320,11 @@ def _drawn(picture: _Picture) -> Group:
     """What specswitch thinks above, what came of the traffic below; 80 columns do."""
     mode, flight, rows = picture
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("requests", min_width=16)
-    for name in ("done", "to spec", "to base", "first token", "tokens/s each", "in all"):
-        table.add_column(name, justify="right")
+    # Cut, never wrapped: the view would jump.
+    table.add_column("requests", min_width=16, no_wrap=True)
+    table.add_column("done", justify="right", min_width=5, no_wrap=True)
+    for name in ("to spec", "to base", "first token", "tokens/s each", "in all"):
+        table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(*row)
     return Group(mode, flight, "", table)
