@@ -19,6 +19,7 @@
     │     ├─ UpstreamConnect    502 upstream_connect     nothing was sent
     │     ├─ UpstreamReset      502 upstream_reset
     │     └─ UpstreamTimeout    504 upstream_timeout
+    ├─ UnreadableBody           a body is routed without being looked into; never answered with
     └─ EngineError              the control plane could not read a server
        ├─ EngineSilentError     it did not answer in time
        └─ EngineUnaskedError    we could not ask: our own file descriptors had run out
@@ -53,6 +54,10 @@ class EngineSilentError(EngineError):
 
 class EngineUnaskedError(EngineError):
     """A server that could not be asked, since our own file descriptors had run out."""
+
+
+class UnreadableBody(SpecswitchError):  # noqa: N818 - says nothing about whether it is good
+    """To read a body for what decides would take too long, or it is compressed."""
 
 
 class Refusal(SpecswitchError):  # noqa: N818 - an answer first; most are nobody's error

@@ -22,9 +22,8 @@ from proxy.core.eligibility import (
     Rows,
     Rule,
 )
-from proxy.core.prompts import Item
 
-__all__ = ["SHAPES", "Body", "Dialect", "Field", "Shape"]
+__all__ = ["SHAPES", "Body", "Dialect", "Field", "Item", "Shape"]
 
 _TEMPLATE_TOKENS: Final = 64
 """What a chat template adds around a short conversation: dates and roles, some 40 tokens with
@@ -32,6 +31,8 @@ Llama 3. In a long one it is well below the half that is added to the estimate."
 
 _OLLAMA_ANSWER: Final = 2048
 """SGLang 0.5.23, entrypoints/ollama/serving.py: tokens where `num_predict` is absent."""
+
+_ABSENT: Final = Raw(b"")
 
 
 class Dialect(StrEnum):
@@ -44,6 +45,18 @@ class Dialect(StrEnum):
     GENERATE = "generate"  # SGLang's own
     OLLAMA_CHAT = "ollama_chat"
     OLLAMA_GENERATE = "ollama_generate"
+
+
+class Item(msgspec.Struct, gc=False):
+    """A message, or a part of one: what of it is text."""
+
+    content: Raw = _ABSENT
+    text: Raw = _ABSENT
+    thinking: Raw = _ABSENT
+    output: Raw = _ABSENT
+    arguments: Raw = _ABSENT
+    tool_calls: Raw = _ABSENT
+    input: Raw = _ABSENT
 
 
 Field = bool | int | float | str | Raw | None

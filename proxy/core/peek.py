@@ -27,7 +27,7 @@ from proxy.core.eligibility import (
     lax_number,
     lax_truth,
 )
-from proxy.core.prompts import Text
+from proxy.errors import UnreadableBody
 
 __all__ = ["MAX_SEQUENCES", "Dialect", "Traits", "peek"]
 
@@ -74,10 +74,6 @@ _COMPRESSED: Final = (b"\x28\xb5\x2f\xfd", b"\x1f\x8b")
 (SGLANG_ENABLE_REQUEST_DECOMPRESSION); we inflate nothing, so such a body is unpeeked."""
 
 
-class _UnreadableError(Exception):
-    """Reading would take too long, or inflating first; whether the body is good is open."""
-
-
 def peek(
     body: bytes, dialect: Dialect, *, estimate_prompt: bool, limits: SpecLimits | None = None
 ) -> Traits:
@@ -88,7 +84,7 @@ def peek(
     """
     try:
         return _peek(body, SHAPES[dialect], estimate_prompt, limits)
-    except (RecursionError, _UnreadableError):
+    except (RecursionError, UnreadableBody):
         # Not "does not parse": the engine's parser may nest deeper (orjson 1,024) or take longer.
         return _UNPEEKED
 
@@ -100,7 +96,7 @@ def _peek(
     limits: SpecLimits | None,
 ) -> Traits:
     if len(body) > _SMALL_BYTES and _is_dense(body):
-        raise _UnreadableError
+        raise UnreadableBody
     weigh = estimate_prompt or (limits is not None and _may_exceed(limits, len(body), shape, 1))
     try:
         top = _open_to_weigh(body, shape) if weigh else _open(body, shape)
@@ -170,7 +166,7 @@ def _open(body: bytes, shape: Shape) -> Body:
 def _open_odd(body: bytes, shape: Shape) -> Body:
     """Decode a *body* in which a field has an odd type, or that is not strictly JSON."""
     if body.startswith(_COMPRESSED) or len(body) > _LARGE_BYTES:
-        raise _UnreadableError
+        raise UnreadableBody
     try:
         return shape.odd.decode(body)
     except msgspec.ValidationError as error:
@@ -182,7 +178,7 @@ def _open_odd(body: bytes, shape: Shape) -> Body:
 
 def _reread(body: bytes, spelling: Mapping[str, str]) -> dict[str, Raw]:
     if len(body) > _SMALL_BYTES:
-        raise _UnreadableError
+        raise UnreadableBody
     found = json.loads(body)
     if not isinstance(found, dict):
         raise ValueError("not an object")  # noqa: TRY004 - the body is wrong, not our argument
@@ -267,15 +263,15 @@ def _model(field: Field) -> str | None:
 
 def _sampling(raw: Raw, shape: Shape) -> list[Body]:
     if _length(raw) > _MAX_SAMPLING_BYTES:
-        raise _UnreadableError
+        raise UnreadableBody
     text = bytes(raw)
     if text.startswith(b"{"):
         return [_open(text, shape)]
     if text.count(b"{") > MAX_SEQUENCES or text.count(b",") > 8 * MAX_SEQUENCES:
-        raise _UnreadableError  # the engine refuses larger batches
+        raise UnreadableBody  # the engine refuses larger batches
     different = dict.fromkeys(each for each in _elements(text) if each.startswith(b"{"))
     if len(different) > _MAX_SAMPLING:
-        raise _UnreadableError
+        raise UnreadableBody
     return [_open(each, shape) for each in different]
 
 
@@ -298,7 +294,7 @@ def _prompt(body: Body) -> Raw | None:
     return None
 
 
-def _texts(body: Body, shape: Shape) -> Sequence[Text]:
+def _texts(body: Body, shape: Shape) -> Sequence[Raw]:
     """Return its prompts; none of a conversation that was read with the body."""
     prompt = _prompt(body)
     if prompt is None:
@@ -306,22 +302,22 @@ def _texts(body: Body, shape: Shape) -> Sequence[Text]:
     if not shape.batches:
         return (prompt,)
     if _length(prompt) > _LARGE_BYTES:
-        raise _UnreadableError
+        raise UnreadableBody
     return prompts.each(prompt)
 
 
-def _sequences(body: Body, texts: Sequence[Text]) -> int:
+def _sequences(body: Body, texts: Sequence[Raw]) -> int:
     if texts:
         return len(texts)
     return 1 if body.embeddings is None else prompts.count_embedded(body.embeddings)
 
 
-def _estimate(body: Body, texts: Sequence[Text], size: int, sequences: int) -> int:
+def _estimate(body: Body, texts: Sequence[Raw], size: int, sequences: int) -> int:
     """Return the tokens of one of *sequences* prompts: its token ids, or text bytes / 4."""
     return _weight(body, texts, size) // (prompts.BYTES_PER_TOKEN * sequences)
 
 
-def _weight(body: Body, texts: Sequence[Text], size: int) -> int:
+def _weight(body: Body, texts: Sequence[Raw], size: int) -> int:
     """Return the bytes of text in *texts* and in front of them; *size* where that takes long."""
     system = () if body.system is None else (body.system,)
     weight = prompts.text_bytes((*texts, *system), body.messages or ())
@@ -342,7 +338,7 @@ def _may_exceed(limits: SpecLimits, size: int, shape: Shape, answer: int) -> boo
 def _needed(
     body: Body,
     shape: Shape,
-    texts: Sequence[Text] | None,
+    texts: Sequence[Raw] | None,
     answers: Sequence[int | None],
     size: int,
     limits: SpecLimits,
@@ -362,7 +358,7 @@ def _needed(
     return _longest(body, texts or _texts(body, shape), size, shape.template) + answer
 
 
-def _longest(body: Body, texts: Sequence[Text], size: int, template: int) -> int:
+def _longest(body: Body, texts: Sequence[Raw], size: int, template: int) -> int:
     """Return the most tokens that the longest prompt may have: its ids, or half above estimate."""
     if 1 <= len(texts) <= MAX_SEQUENCES:
         texts = (max(texts, key=_length),)
@@ -372,7 +368,7 @@ def _longest(body: Body, texts: Sequence[Text], size: int, template: int) -> int
     return _weight(body, texts, size) * 3 // (2 * prompts.BYTES_PER_TOKEN) + template
 
 
-def _length(text: Text) -> int:
+def _length(text: Raw) -> int:
     return len(memoryview(text))
 
 

@@ -11,10 +11,10 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
+from proxy.core.bodies import Item
+
 __all__ = [
     "BYTES_PER_TOKEN",
-    "Item",
-    "Text",
     "count_embedded",
     "count_ids",
     "each",
@@ -50,29 +50,11 @@ _ONE_OF_IDS: Final = re.compile(rb"\[\s{0,256}+[-\d]")
 _STRICT: Final = re.compile(rb'"strict"\s*+:\s*+[t1"]')
 _BATCHED_EMBEDDINGS: Final = re.compile(rb"\[\s{0,256}+\[\s{0,256}+\[")
 
-_ABSENT: Final = Raw(b"")
-
-Text = bytes | Raw
-"""A JSON token."""
-
-
-class Item(msgspec.Struct, gc=False):
-    """A message, or a part of one: what of it is text."""
-
-    content: Raw = _ABSENT
-    text: Raw = _ABSENT
-    thinking: Raw = _ABSENT
-    output: Raw = _ABSENT
-    arguments: Raw = _ABSENT
-    tool_calls: Raw = _ABSENT
-    input: Raw = _ABSENT
-
-
 _ITEMS: Final = msgspec.json.Decoder(list[Item])
 _EACH: Final = msgspec.json.Decoder(list[Raw])
 
 
-def each(prompt: Text) -> Sequence[Text]:
+def each(prompt: Raw) -> Sequence[Raw]:
     """Return the prompts of a batch: strings, or lists of token ids; else *prompt* alone."""
     if not _FIRST.match(memoryview(prompt)):
         return [prompt]
@@ -82,21 +64,21 @@ def each(prompt: Text) -> Sequence[Text]:
         return [prompt]
 
 
-def count_embedded(embeddings: Text) -> int:
+def count_embedded(embeddings: Raw) -> int:
     """Return how many prompts there are, each a list of vectors."""
     if not _BATCHED_EMBEDDINGS.match(memoryview(embeddings)):
         return 1
     return len(_EACH.decode(embeddings))
 
 
-def count_ids(prompt: Text) -> int | None:
+def count_ids(prompt: Raw) -> int | None:
     """Return how many token ids *prompt* is; None where it is anything else."""
     if not _ONE_OF_IDS.match(memoryview(prompt)):
         return None
     return bytes(prompt).count(b",") + 1
 
 
-def has_strict_tools(tools: Text) -> bool:
+def has_strict_tools(tools: Raw) -> bool:
     """Whether a tool's calls are held to its schema.
 
     SGLang writes a grammar for those even where the model may choose not to call
@@ -108,7 +90,7 @@ def has_strict_tools(tools: Text) -> bool:
     return b'"strict"' in written and _STRICT.search(written) is not None
 
 
-def text_bytes(texts: Sequence[Text], messages: Sequence[Item] = ()) -> int | None:
+def text_bytes(texts: Sequence[Raw], messages: Sequence[Item] = ()) -> int | None:
     """Return the UTF-8 length of the text in *texts* and *messages*; None where that takes long.
 
     A token id counts as four bytes, media as nothing.

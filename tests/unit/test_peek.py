@@ -4,6 +4,7 @@ import json
 from time import thread_time
 
 import pytest
+from msgspec import Raw
 
 from proxy.core import prompts
 from proxy.core.bodies import SHAPES
@@ -612,7 +613,7 @@ def test_messages_weigh_what_they_weigh_alone(depth: int) -> None:
     deep: object = "word " * 50
     for _ in range(depth):
         deep = [{"content": deep}]
-    alone = prompts.text_bytes([json.dumps(deep).encode()])
+    alone = prompts.text_bytes([Raw(json.dumps(deep))])
 
     assert alone is not None
     assert look({"messages": deep}, estimate_prompt=True).prompt_tokens == alone // 4

@@ -3,18 +3,20 @@
 import json
 
 import pytest
+from msgspec import Raw
 
 from proxy.core import prompts
+from proxy.core.bodies import Item
 
 TEXT = "The quick brown fox. "
 
 
-def raw(prompt: object) -> bytes:
+def raw(prompt: object) -> Raw:
     """*prompt* as it stands in a body."""
-    return json.dumps(prompt).encode()
+    return Raw(json.dumps(prompt))
 
 
-def weight(prompt: bytes) -> int:
+def weight(prompt: Raw) -> int:
     """The bytes of text in *prompt*, which does not take long to be weighed."""
     found = prompts.text_bytes([prompt])
     assert found is not None
@@ -43,13 +45,14 @@ def test_how_many(prompt: object, expected: int) -> None:
 
 def test_white_space_is_none() -> None:
     """As much as a pretty printer puts in front of the first."""
-    assert len(prompts.each(b"[" + b" \t\r\n" * 64 + b'"a", "b"]')) == 2
-    assert prompts.count_embedded(b"[ \n[ [1.5]],[[2.5]]]") == 2
+    assert len(prompts.each(Raw(b"[" + b" \t\r\n" * 64 + b'"a", "b"]'))) == 2
+    assert prompts.count_embedded(Raw(b"[ \n[ [1.5]],[[2.5]]]")) == 2
 
 
 def test_a_batch_that_is_no_json_is_one() -> None:
     """It cannot be taken apart."""
-    assert prompts.each(b'["a", "b"') == [b'["a", "b"']
+    cut = Raw(b'["a", "b"')
+    assert prompts.each(cut) == [cut]
 
 
 @pytest.mark.parametrize(
@@ -58,7 +61,7 @@ def test_a_batch_that_is_no_json_is_one() -> None:
 )
 def test_how_many_embedded(embeddings: object, expected: int) -> None:
     """One is a list of vectors, so several are a list of those."""
-    compact = json.dumps(embeddings, separators=(",", ":")).encode()
+    compact = Raw(json.dumps(embeddings, separators=(",", ":")))
 
     assert prompts.count_embedded(compact) == expected
 
@@ -94,7 +97,7 @@ def test_escapes_weigh_what_they_stand_for(text: str, times: int) -> None:
     text *= times
     exact = len(text.encode())
 
-    found = weight(json.dumps(text, ensure_ascii=False).encode())
+    found = weight(Raw(json.dumps(text, ensure_ascii=False)))
     assert found == exact if "\\" not in text else abs(found - exact) <= exact // 1000
     assert 0.5 * exact <= weight(raw(text)) <= 1.5 * exact
 
@@ -102,7 +105,7 @@ def test_escapes_weigh_what_they_stand_for(text: str, times: int) -> None:
 @pytest.mark.parametrize("text", [rb'"a\ud83d b"', b'"a\\n\xff b"'])
 def test_a_string_that_is_none_weighs_about_its_length(text: bytes) -> None:
     """Half a surrogate pair, or no UTF-8: some engines take it."""
-    assert abs(weight(text) - 6) <= 1
+    assert abs(weight(Raw(text)) - 6) <= 1
 
 
 def test_each_string_is_judged_by_its_own_escapes() -> None:
@@ -133,9 +136,9 @@ def test_how_much_is_looked_into(prompt: list[object], most: int) -> None:
 
 def test_many_prompts_or_messages_are_not_weighed() -> None:
     """Each would be looked at."""
-    assert prompts.text_bytes([b'"word"'] * MANY) == 4 * MANY
-    assert prompts.text_bytes([b'"word"'] * (MANY + 1)) is None
-    assert prompts.text_bytes([], [prompts.Item()] * (MANY + 1)) is None
+    assert prompts.text_bytes([Raw(b'"word"')] * MANY) == 4 * MANY
+    assert prompts.text_bytes([Raw(b'"word"')] * (MANY + 1)) is None
+    assert prompts.text_bytes([], [Item()] * (MANY + 1)) is None
     assert prompts.text_bytes([raw([{}] * (MANY + 1))]) is None
 
 
@@ -153,7 +156,7 @@ def test_how_much_is_read() -> None:
 
     assert weight(raw([{"content": "a"}, picture])) == 1
     assert prompts.text_bytes([raw([{"content": [picture]}])]) is None
-    assert prompts.text_bytes([b"[1" + b" " * (4 << 20) + b"]"]) is None
+    assert prompts.text_bytes([Raw(b"[1" + b" " * (4 << 20) + b"]")]) is None
 
 
 @pytest.mark.parametrize(
@@ -162,7 +165,7 @@ def test_how_much_is_read() -> None:
 )
 def test_one_list_of_ids_is_exact(prompt: str, *, exact: bool) -> None:
     """Then the tokens are counted and not guessed."""
-    assert (prompts.count_ids(prompt.encode()) is not None) is exact
+    assert (prompts.count_ids(Raw(prompt)) is not None) is exact
 
 
 @pytest.mark.parametrize(
@@ -182,12 +185,12 @@ def test_one_list_of_ids_is_exact(prompt: str, *, exact: bool) -> None:
 def test_strict_tools(tools: object, *, strict: bool) -> None:
     """Only where a tool says so itself, however it is spaced."""
     for separators in ((", ", ": "), (",", ":")):
-        assert prompts.has_strict_tools(json.dumps(tools, separators=separators).encode()) is strict
+        assert prompts.has_strict_tools(Raw(json.dumps(tools, separators=separators))) is strict
 
 
 def test_tools_longer_than_any_prompt_count_as_strict() -> None:
     """They are not searched."""
-    assert prompts.has_strict_tools(b"[" + b" " * (1 << 18) + b"]")
+    assert prompts.has_strict_tools(Raw(b"[" + b" " * (1 << 18) + b"]"))
 
 
 @pytest.mark.parametrize(("depth", "expected"), [(3, len(TEXT)), (4, len(TEXT)), (5, 0)])
