@@ -7,6 +7,7 @@ from msgspec import Raw
 
 from proxy.core import prompts
 from proxy.core.bodies import Item
+from proxy.errors import UnreadableBody
 
 TEXT = "The quick brown fox. "
 
@@ -132,6 +133,21 @@ def test_how_much_is_looked_into(prompt: list[object], most: int) -> None:
     """Up to a bound, each for its own text; nothing of what has more."""
     assert weight(raw(prompt * most)) == 4 * most
     assert prompts.text_bytes([raw(prompt * (most + 2))]) is None
+
+
+@pytest.mark.parametrize("mark", ["[,", "{,", '"",'])
+def test_a_list_with_very_many_elements_is_not_taken_apart(mark: str) -> None:
+    """Seen from its punctuation, which a text may have, too; not of commas or of quotes alone."""
+    few, many = raw([mark * ((1 << 15) - 1)]), raw([mark * (1 << 15)])
+
+    assert prompts.text_bytes([few]) is not None
+    assert prompts.text_bytes([many]) is None
+    assert len(prompts.each(few)) == 1
+    with pytest.raises(UnreadableBody):
+        prompts.each(many)
+    for alone in ",[":
+        assert weight(raw([{"text": alone * (1 << 17)}])) == 1 << 17
+        assert len(prompts.each(raw([alone * (1 << 17)]))) == 1
 
 
 def test_many_prompts_or_messages_are_not_weighed() -> None:
