@@ -180,7 +180,7 @@ def test_sigterm_while_it_serves(engine: Engine, image: str) -> None:
     [
         (("engines", "--only=spec", "--spec-port=0"), "Ctrl-C stops it", 0),
         (("demo",), "specswitch serves at", 0),
-        (("simulate", "--workload=nine-to-five", "--seeds=100"), "", 143),
+        (("simulate", "--seeds=1000", "--processes=1"), "simulating: ", 143),
     ],
 )
 def test_sigterm_while_it_does_something_else(
