@@ -4,8 +4,6 @@ Edit this and not the JSON; a test holds them together. The first row is for a g
 speculation paying right now? The ids of panels stay as they are, since alerts name them.
 """
 
-# ruff: noqa: INP001 - beside what it writes; not a part of the package
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

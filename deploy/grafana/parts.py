@@ -3,8 +3,6 @@
 `dashboard.py` says what is shown. Wherever a color stands for an upstream it is the same one.
 """
 
-# ruff: noqa: INP001 - beside what it writes; not a part of the package
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """The rows on the engines, on what fails, and on specswitch itself."""
 
-# ruff: noqa: INP001 - beside what it writes; not a part of the package
-
 from grafana_foundation_sdk.builders import statetimeline, timeseries
 from grafana_foundation_sdk.models import units
 

@@ -1,7 +1,5 @@
 """The rows on whether speculation pays, and on why requests went where they went."""
 
-# ruff: noqa: INP001 - beside what it writes; not a part of the package
-
 from collections.abc import Iterator
 
 from grafana_foundation_sdk.builders import stat, statetimeline, timeseries

@@ -115,7 +115,9 @@ class Scene:
         self.metrics.ended(record)
         after = self.scrape()
         changed = {key: value for key, value in after.items() if value != before.get(key, 0.0)}
-        return {key: value for key, value in changed.items() if "_bucket" not in key}
+        # The process itself goes on meanwhile.
+        left_out = ("_bucket", "process_")
+        return {key: v for key, v in changed.items() if not any(word in key for word in left_out)}
 
 
 def ended(
