@@ -5,8 +5,6 @@ served, and mend nothing. Not on the endpoint, which may speak HTTPS under anoth
 1 and a line where it is not well.
 """
 
-# ruff: noqa: INP001 - a script of the image, and of no package
-
 import http.client
 import os
 import sys

@@ -23,6 +23,7 @@ from tests.deploy.docker.engine import Engine
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"
+CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 STANDINS = Path(__file__).parent / "standins"
 
 _DEBIAN = ("ca-certificates", "netbase", "tzdata")
@@ -81,6 +82,7 @@ def _make_base(engine: Engine, image: str) -> None:
         _debian(root, (*_DEBIAN, *(_LIBRARIES if own else _PACKAGED)))
         if own:
             _python(Path(sys.base_prefix), root)
+        _trust(root)
         changes = ('CMD ["python3"]', f"ENV PATH={_PATH}", "ENV LANG=C.UTF-8")
         words = [word for change in changes for word in ("--change", change)]
         with subprocess.Popen(  # noqa: S603 - our own words
@@ -119,6 +121,13 @@ def _python(prefix: Path, root: Path) -> None:
         shutil.copytree(prefix / folder, place / folder, symlinks=True, ignore=ignored)
     _run("chroot", str(root), "ldconfig")
     _run("chroot", str(root), "/usr/local/bin/python3", "-m", "ensurepip", "--default-pip")
+
+
+def _trust(root: Path) -> None:
+    """The certificates that this machine trusts: a network's own may stand before the index."""
+    if CERTIFICATES.exists():
+        shutil.copyfile(CERTIFICATES, root / CERTIFICATES.relative_to("/"))
+        (root / "etc" / "pip.conf").write_text(f"[global]\ncert = {CERTIFICATES}\n")
 
 
 def _make(engine: Engine, image: str, target: str) -> None:
