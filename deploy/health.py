@@ -24,7 +24,7 @@ def fault() -> str | None:
         connection.request("GET", "/livez")
         status = connection.getresponse().status
     except (OSError, ValueError, http.client.HTTPException) as error:
-        return f"/livez: {error or type(error).__name__}"
+        return f"/livez: {str(error) or type(error).__name__}"
     return None if status == http.HTTPStatus.OK else f"/livez: {status}"
 
 

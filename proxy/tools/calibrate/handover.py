@@ -54,7 +54,8 @@ def _admin(url: str, token: str | None) -> httpx2.AsyncClient:
 
 
 async def _reload(client: httpx2.AsyncClient, url: str) -> None:
-    await _json(client, url, "POST", "/admin/reload")
+    if "changed" not in Fields(await _json(client, url, "POST", "/admin/reload")):
+        raise SpecswitchError(f"what answers at {url} is no admin listener of a specswitch")
 
 
 async def _json(client: httpx2.AsyncClient, url: str, method: str, path: str) -> object:

@@ -24,6 +24,8 @@ from tests.deploy.docker.engine import Engine
 ROOT = Path(__file__).resolve().parents[3]
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+TEMPLATES = Path("/usr/share/prometheus/alertmanager")
+"""Beside Debian's Alertmanager, which does not start without; the real one has them inside."""
 STANDINS = Path(__file__).parent / "standins"
 
 _DEBIAN = ("ca-certificates", "netbase", "tzdata")
@@ -143,6 +145,7 @@ def _make(engine: Engine, image: str, target: str) -> None:
             ("prometheus-alertmanager", "prometheus-alertmanager"),
         ):
             shutil.copy2(program(name, package), context / name)
+        shutil.copytree(TEMPLATES, context / "templates")
         shutil.copytree(Path(yaml.__file__).parent, context / "yaml")
         words = ("--build-arg", f"BASE={base()}", "--target", target, "--tag", image, folder)
         engine.run("build", *words, timeout=300)

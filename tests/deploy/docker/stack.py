@@ -94,7 +94,18 @@ class Stack:
     def up(self, *services: str, **changed: str) -> None:
         """Bring it up, with these variables from now on, and wait until all of it is healthy."""
         self.environment |= changed
-        self.compose("up", "--detach", "--wait", "--wait-timeout", "120", *services)
+        words = ("up", "--detach", "--wait", "--wait-timeout", "120", *services)
+        done = compose(
+            "--env-file", str(DEMO), *words, environment=self.environment, check=False
+        )  # fmt: skip
+        logs = "" if done.returncode == 0 else self.compose("logs", "--tail", "20", check=False)
+        assert done.returncode == 0, f"{done.stderr[-500:]}\n{self.checks()}\n{logs}"
+
+    def checks(self) -> str:
+        """What the health checks of the containers that run have said last."""
+        containers = self.compose("ps", "--quiet").split()
+        template = "{{.Name}} {{json .State.Health}}"
+        return self.engine.ask("inspect", "--format", template, *containers)
 
     def down(self) -> None:
         """Take it down with everything that it has kept."""

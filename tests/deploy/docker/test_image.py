@@ -3,7 +3,7 @@
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import httpx2
@@ -106,7 +106,9 @@ def test_nothing_to_build_with_is_left(engine: Engine, image: str) -> None:
         assert said == "[] []"
 
 
-def test_its_size(engine: Engine, image: str, record_property: pytest.RecordProperty) -> None:
+def test_its_size(
+    engine: Engine, image: str, record_property: Callable[[str, object], None]
+) -> None:
     """What is ours on top of the base stays small."""
     size, base = (int(field(engine, each, "{{.Size}}")) / 1e6 for each in (image, images.base()))
     record_property("image_megabytes", round(size))
@@ -118,7 +120,7 @@ def test_its_size(engine: Engine, image: str, record_property: pytest.RecordProp
 
 
 def test_it_runs_confined(
-    engine: Engine, image: str, record_property: pytest.RecordProperty
+    engine: Engine, image: str, record_property: Callable[[str, object], None]
 ) -> None:
     """As nobody in particular, on a root that cannot be written, without any capability."""
     begun = time.monotonic()

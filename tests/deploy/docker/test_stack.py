@@ -10,6 +10,7 @@ import httpx2
 import openai
 import pytest
 import yaml
+from openai.types.chat import ChatCompletionMessageParam
 
 from tests.deploy.docker.stack import ADMIN_TOKEN, ROOT, Stack
 from tests.deploy.docker.traffic import Clients, ask, served_by
@@ -45,11 +46,11 @@ def test_the_official_client(stack: Stack) -> None:
     """Whole answers and streams, and models."""
     with openai.OpenAI(base_url=f"{stack.url}/v1", api_key="any", max_retries=0) as client:
         (model,) = client.models.list().data
-        messages = [{"role": "user", "content": "Hello."}]
-        whole = client.chat.completions.create(model=model.id, messages=messages, max_tokens=8)  # type: ignore[call-overload]  # as a user writes it
+        messages: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hello."}]
+        whole = client.chat.completions.create(model=model.id, messages=messages, max_tokens=8)
         assert whole.choices[0].message.content
         pieces = list(
-            client.chat.completions.create(  # type: ignore[call-overload]  # the same
+            client.chat.completions.create(
                 model=model.id, messages=messages, max_tokens=8, stream=True
             )
         )
