@@ -169,7 +169,7 @@ def lines(about: About, unit: str, *queries: Query, most: float | None = None) -
     for place, query in enumerate(queries):
         panel.with_target(query.target(_ref(place)))
     for name, color in UPSTREAMS.items():
-        panel.override_by_regexp(f"/^{name}\\b/", [fixed(color)])
+        panel.override_by_regexp(f"/^{name}( p[0-9]+)?$/", [fixed(color)])
     return panel
 
 
