@@ -10,6 +10,7 @@ from typing import Final
 
 from grafana_foundation_sdk.builders import common, prometheus, stat, statetimeline, timeseries
 from grafana_foundation_sdk.builders import dashboard as build
+from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.models import units
 from grafana_foundation_sdk.models.common import (
     BigValueColorMode,
@@ -25,11 +26,13 @@ from grafana_foundation_sdk.models.common import (
     VisibilityMode,
 )
 from grafana_foundation_sdk.models.dashboard import (
+    DashboardLink,
     DashboardLinkType,
     DynamicConfigValue,
     FieldColorModeId,
     Threshold,
     ValueMap,
+    ValueMapping,
     ValueMappingResult,
 )
 
@@ -129,7 +132,7 @@ class About:
         return "\n\n".join([self.what, *lines])
 
     @property
-    def links(self) -> list[build.DashboardLink]:
+    def links(self) -> list[Builder[DashboardLink]]:
         """To the alert rules, within the same Grafana."""
         return [
             build.DashboardLink(alert)
@@ -166,7 +169,7 @@ def lines(about: About, unit: str, *queries: Query, most: float | None = None) -
     for place, query in enumerate(queries):
         panel.with_target(query.target(_ref(place)))
     for name, color in UPSTREAMS.items():
-        panel.override_by_regexp(f"/^{name}\\b/", [fixed(color)])
+        panel.override_by_regexp(f"/^{name}( p[0-9]+)?$/", [fixed(color)])
     return panel
 
 
@@ -269,7 +272,7 @@ def figure(about: About, unit: str, query: Query) -> stat.Panel:
     )
 
 
-def meaning(words: Mapping[int, tuple[str, Color]]) -> list[ValueMap]:
+def meaning(words: Mapping[int, tuple[str, Color]]) -> list[ValueMapping]:
     """What numbers mean, and in which color."""
     shown = {
         str(value): ValueMappingResult(text=text, color=color, index=place)

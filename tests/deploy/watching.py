@@ -26,8 +26,6 @@ from tests.harness.prometheus import Alertmanager, Prometheus, alertmanager, pro
 
 SCALE: Final = 4.0
 DEADLINE_SECONDS: Final = 60.0
-_ALONE: Final = 40
-"""Requests one at a time: drift says something from 20 on."""
 _CROWD: Final = 12
 """At once, four times N*."""
 _ENOUGH: Final = 30
@@ -131,8 +129,18 @@ class _Scene:
         )
 
     async def _alone(self) -> None:
-        for _ in range(_ALONE):
-            await self._ask(24)
+        """One at a time, until there were enough of them to be compared with spec's curve."""
+
+        def compared() -> bool:
+            return any(
+                sample.name == "specswitch_drift_ratio" and sample.labels["upstream"] == "spec"
+                for sample in self.ours.samples()
+            )
+
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while not await asyncio.to_thread(compared):
+            assert time.monotonic() < deadline, "never: drift is known"
+            await self._ask(48)
 
     async def _crowd(self) -> None:
         """Many at a time, until base alone has had enough of them to be compared with its curve."""

@@ -171,3 +171,23 @@ def test_grafana_is_given_what_the_dashboard_names() -> None:
     )["providers"]
     assert provider["options"]["path"] == "/var/lib/grafana/dashboards"
     assert [path.name for path in dashboard.FILE.parent.iterdir()] == [dashboard.FILE.name]
+
+
+MOUNTS = {
+    "prometheus": {"./deploy/prometheus:/etc/prometheus:ro"},
+    "alertmanager": {"./deploy/alertmanager:/etc/alertmanager:ro"},
+    "grafana": {
+        "./deploy/grafana/provisioning:/etc/grafana/provisioning:ro",
+        "./deploy/grafana/dashboards:/var/lib/grafana/dashboards:ro",
+    },
+}
+
+
+@pytest.mark.parametrize("service", MOUNTS)
+def test_the_stack_mounts_what_is_here(service: str) -> None:
+    """Where the files say that they are read from, and for reading only."""
+    stack = DEPLOY.parent / "docker-compose.yml"
+    if not stack.exists():
+        pytest.skip("there is no docker-compose.yml yet")
+    services = yaml.safe_load(stack.read_text(encoding="utf-8"))["services"]
+    assert MOUNTS[service] <= {each for each in services[service]["volumes"] if ":" in each}
