@@ -361,12 +361,16 @@ class RequestReader:
         """Take what has come of a body whose length is known; whether that is all of it.
 
         One that is here at once is fed, and is a small one, mostly. The pieces of others are kept
-        as they came: the parser would copy each.
+        as they came: the parser would copy each. But of what follows a last request it is the
+        parser that knows it is one too many.
         """
         left, pending = self._left, self._pending
-        piece, self._pending = pending[:left], pending[left:]
+        if len(pending) <= left:  # compiled, a slice is a copy
+            piece, self._pending = pending, b""
+        else:
+            piece, self._pending = pending[:left], pending[left:]
         self._left = left - len(piece)
-        if not self._left and not self._size:
+        if not self._keep_alive or not (self._left or self._size):
             self._parser.feed_data(piece)
             return self._complete
         if piece:

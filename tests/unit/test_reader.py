@@ -266,6 +266,16 @@ def test_a_large_body_is_copied_once() -> None:
     assert source.next() == b""
 
 
+@pytest.mark.parametrize("size", [1, 1000])
+def test_nothing_follows_a_last_request(size: int) -> None:
+    """However its body came, what is sent behind it is refused."""
+    request = POST + b"Connection: close\r\nContent-Length: 20\r\n\r\n" + b"x" * 20
+    found = read(reader(), *pieces(request + GET, size))
+
+    assert found[1] == b"x" * 20
+    assert isinstance(found[2], BadRequest)
+
+
 @pytest.mark.parametrize("chunked", [True, False])
 def test_a_body_in_tiny_pieces_weighs_little_more(chunked: bool) -> None:  # noqa: FBT001 - a parameter
     """A piece has 33 bytes of its own, so those of one byte are put together."""
