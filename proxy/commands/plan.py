@@ -20,7 +20,7 @@ Exit codes:
 """
 
 
-class _Quantity(click.ParamType):
+class _Quantity(click.ParamType[int]):
     """A size or a count; what is wrong with one is said at its option."""
 
     def __init__(self, read: Callable[[str], int]) -> None:

@@ -12,6 +12,8 @@ from proxy.tools.plan.wanted import Wanted
 
 _LEAST_CONTEXT: Final = 2048
 _MOST_GPUS: Final = 8
+_SHOWN: Final = 10**8
+"""Bytes: a tenth of a GB."""
 _QUANTISED: Final = (
     (8.0, "weights in 8 bits (an FP8 checkpoint, or --quantization fp8 on both)"),
     (4.25, "weights in 4 bits (an AWQ or GPTQ checkpoint)"),
@@ -72,8 +74,9 @@ def _smaller(made: Plan) -> Iterator[str]:
     most = int(wanted.model.weight_bytes - made.short * wanted.gpus / copies)
     if most <= 0:
         return
-    # Half a GB less: a second launch is not quite linear in what the first one takes.
-    most -= 10**9 // 2
+    # Half a GB less, since the second launch is not quite linear in what the first one takes; in
+    # the digits in which it is shown.
+    most = (most - 10**9 // 2) // _SHOWN * _SHOWN
     if most > 0 and _fits(replace(wanted, model=replace(wanted.model, weight_bytes=most))):
         yield f"a model of up to {gigabytes(most)} of weights"
 

@@ -111,16 +111,9 @@ def _weight_bytes_of_files(told: Told, path: Path, shape: Architecture, bits: fl
     known_bits = told.weight_bits or shape.weight_bits or not shape.quantised_how
     counted = sizes.weight_bytes(shape, bits=bits) if known_bits else None
     if counted is None:
-        what = "quantised" if shape.quantised_how else "a model"
-        how = shape.quantised_how or shape.model_type
-        raise ConfigError(
-            [
-                (
-                    str(path),
-                    f"is {what} ({how}) whose weights are not known here; {INSTEAD_OF_WEIGHTS}",
-                )
-            ]
-        )
+        of = shape.quantised_how or shape.model_type
+        what = f"what weights of {of} take is not known here"
+        raise ConfigError([(str(path), f"{what}; {INSTEAD_OF_WEIGHTS}")])
     return counted
 
 

@@ -112,6 +112,7 @@ def _table(made: Plan) -> Table:
     table = Table(
         *("GiB on each GPU, in launch order", *UpstreamName), box=SIMPLE_HEAD, title_justify="left"
     )
+    table.columns[0].no_wrap = True
     for column in table.columns[1:]:
         column.justify = "right"
     for name, part in _PARTS:

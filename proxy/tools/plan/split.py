@@ -110,7 +110,7 @@ def alone(wanted: Wanted, name: UpstreamName, *, chunk: int) -> tuple[Server | N
     one = demand(wanted, name, chunk=chunk)
     free = _free(wanted) - one.runtime
     room = free - one.started - one.activations - wanted.reserves.margin
-    short = _floor_bytes(one) + _STEP * max(free, 0.0) - room
+    short = _floor_bytes(one) + _STEP * max(free, 0.0) * one.excess - room
     if short > 0:
         return None, short
     fraction = (one.loaded + (room - one.loaded) / one.excess) / free
@@ -137,7 +137,8 @@ def _shared(
     least = spec.least_tokens * spec.token_charged
     most = max(least, spec.running * spec.least_tokens * spec.token_charged)
     spare = free - spec.loaded - spec.started - spec.activations - base.runtime
-    spare -= base.loaded + base.started + base.activations + margin
+    # Twice, since base has to leave room for what spec has not taken yet: see `promised`.
+    spare -= base.loaded + base.started + base.activations + spec.activations + margin
     short = 0.0
     # First what spec should have; if base then has too little, no more than spec must have.
     for kv in (max(least, min(most, wanted.spec_share * spare)), least):
