@@ -248,3 +248,17 @@ def test_no_gpu_is_too_small_to_be_told_so() -> None:
     assert not made.fits
     assert made.short > 0
     assert not plan(wanted("1MiB", "8B", topology=Topology.SEPARATE)).fits
+
+
+@pytest.mark.parametrize("topology", Topology)
+def test_a_pair_that_just_fits_has_what_it_needs(topology: Topology) -> None:
+    """Fractions are rounded; where a draft keeps much more than is counted, that is many tokens."""
+    wish = wanted("80GiB", "8B", topology=topology)
+    wish = replace(wish, draft=replace(wish.draft, kv=KvShape(layers=8, heads=64)))
+    held = [
+        min(server.full_contexts for server in made.servers)
+        for size in range(20 * GIB, 160 * GIB, 97 * MIB)
+        if (made := plan(replace(wish, gpu_bytes=size))).servers is not None
+    ]
+    assert 100 < len(held) < 1400
+    assert min(held) == 1
