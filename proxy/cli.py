@@ -20,6 +20,7 @@ from proxy import __version__
 from proxy.commands.bench import bench
 from proxy.commands.calibrate import calibrate
 from proxy.commands.doctor import doctor
+from proxy.commands.plan import plan
 from proxy.commands.simulate import simulate
 from proxy.errors import ConfigError, SpecswitchError
 
@@ -251,7 +252,7 @@ def engines(
     )
 
 
-for command in (doctor, calibrate, simulate, bench):
+for command in (plan, doctor, calibrate, simulate, bench):
     main.add_command(command)
 
 
