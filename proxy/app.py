@@ -285,7 +285,12 @@ class App:
             connections=self.links.connections,
             findings=lambda: self.links.findings,
             dropped_lines=lambda: 0 if log is None else log.dropped,
+            clients=lambda: len(self.front.connections),
+            calibrated_at=self._calibrated_at,
         )
+
+    def _calibrated_at(self) -> float | None:
+        return None if self.calibration is None else self.calibration.created.timestamp()
 
     def _running(self) -> Iterable[Record]:
         """What has a place now; asked for once there is a front."""

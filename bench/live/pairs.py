@@ -124,8 +124,10 @@ async def simulated(folder: Path, scale: float = 1.0) -> AsyncIterator[Pair]:
 
 
 @asynccontextmanager
-async def served(folder: Path, pair: Pair) -> AsyncIterator[Specswitch]:
+async def served(folder: Path, pair: Pair, **settings: object) -> AsyncIterator[Specswitch]:
     """Start `specswitch serve` in front of `pair`, calibrated, and wait until it speculates.
+
+    `settings` are further keys, as `tests.harness.process` takes them.
 
     Raises:
         TimeoutError: it stays on base.
@@ -140,6 +142,7 @@ async def served(folder: Path, pair: Pair) -> AsyncIterator[Specswitch]:
         base_url=pair.base_url,
         policy_calibration=file,
         **policy,
+        **settings,
     )
     async with process:
         await _until_it_speculates(process)

@@ -20,7 +20,7 @@ ROW = re.compile(r"^\| `(specswitch_\w+)` \| (\w+) \| ([^|]*)\| ([^|]+) \|$", re
 SETTINGS = replace(
     PAIR_SETTINGS,
     spec_cap=None,
-    thresholds=replace(PAIR_SETTINGS.thresholds, crossover_rate=230.0),
+    thresholds=replace(PAIR_SETTINGS.thresholds, crossover_rate=230.0, least_acceptance=1.6),
     expected_tokens=200.0,
     curves={UpstreamName.SPEC: FOUNDING.servers.spec.decode.curve},
 )
@@ -47,6 +47,8 @@ def scraped() -> Described:
             name: Findings(reading=reading, signals=signals) for name in UpstreamName
         },
         dropped_lines=lambda: 0,
+        clients=lambda: 1,
+        calibrated_at=lambda: 1.8e9,
     )
     dispatcher = Dispatcher(SETTINGS, metrics, now=0.0)
     for _ in range(20):

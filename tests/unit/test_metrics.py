@@ -32,6 +32,7 @@ from proxy.core.words import (
     Outcome,
     RetryCause,
     SwitchReason,
+    Topology,
     UpstreamName,
 )
 from proxy.errors import Refusal
@@ -74,6 +75,8 @@ class Scene:
         self.now = 0.0
         self.open = 0
         self.dropped = 0
+        self.clients = 0
+        self.calibrated_at: float | None = None
         self.findings = {SPEC: Findings(), BASE: Findings()}
         self.metrics = Metrics("1.2.3")
         settings = replace(SETTINGS, thresholds=thresholds)
@@ -83,6 +86,8 @@ class Scene:
             connections=lambda name: (2, 5) if name is SPEC else (1, 0),
             findings=lambda: self.findings,
             dropped_lines=lambda: self.dropped,
+            clients=lambda: self.clients,
+            calibrated_at=lambda: self.calibrated_at,
         )
         self.metrics.watch(self.dispatcher, sources, clock=lambda: self.now)
 
@@ -110,7 +115,9 @@ class Scene:
         self.metrics.ended(record)
         after = self.scrape()
         changed = {key: value for key, value in after.items() if value != before.get(key, 0.0)}
-        return {key: value for key, value in changed.items() if "_bucket" not in key}
+        # The process itself goes on meanwhile.
+        left_out = ("_bucket", "process_")
+        return {key: v for key, v in changed.items() if not any(word in key for word in left_out)}
 
 
 def ended(
@@ -423,6 +430,41 @@ def test_the_crossover_is_shown(crossover: float) -> None:
 def test_an_unknown_crossover_has_no_sample() -> None:
     """Unknown is not 0: 0 would say that speculation never pays."""
     assert "crossover_in_flight" not in Scene(replace(THRESHOLDS, crossover=None)).scrape()
+
+
+def test_the_calibration_has_a_date() -> None:
+    """Of when it was made, so that its age goes on growing; without one there is no sample."""
+    scene = Scene()
+    assert "calibration_timestamp_seconds" not in scene.scrape()
+    scene.calibrated_at = 1.8e9
+    assert scene.scrape()["calibration_timestamp_seconds"] == 1.8e9
+
+
+def test_the_least_acceptance_is_shown_where_there_is_one() -> None:
+    """No bound is not a bound of 0: a dashboard would draw it."""
+    assert "min_acceptance_length" not in Scene(replace(THRESHOLDS, least_acceptance=0.0)).scrape()
+    bound = replace(THRESHOLDS, least_acceptance=1.6)
+    assert Scene(bound).scrape()["min_acceptance_length"] == 1.6
+
+
+@pytest.mark.parametrize("topology", Topology)
+def test_the_topology_is_shown(topology: Topology) -> None:
+    """Both servers at once are meant on GPUs of their own, and costly on shared ones."""
+    samples = Scene(replace(THRESHOLDS, topology=topology)).scrape()
+    shown = {each: samples[f'topology{{topology="{each}"}}'] for each in Topology}
+    assert shown == {each: float(each is topology) for each in Topology}
+
+
+def test_what_the_process_uses() -> None:
+    """As the operating system tells it: time only grows, and memory is that of a Python."""
+    scene = Scene()
+    before = scene.scrape()
+    assert before["client_connections"] == 0
+    scene.clients = 3
+    after = scene.scrape()
+    assert after["client_connections"] == 3
+    assert 0 < before["process_cpu_seconds_total"] <= after["process_cpu_seconds_total"]
+    assert 2**23 < after["process_resident_memory_bytes"] < 2**36
 
 
 def test_an_ejected_upstream_is_not_healthy() -> None:
