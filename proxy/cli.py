@@ -22,6 +22,7 @@ from proxy import __version__
 from proxy.commands.bench import bench
 from proxy.commands.calibrate import calibrate
 from proxy.commands.doctor import doctor
+from proxy.commands.plan import plan
 from proxy.commands.simulate import simulate
 from proxy.errors import ConfigError, SpecswitchError
 
@@ -255,7 +256,7 @@ def engines(profile: str, *, only: str | None, as_json: bool, **given: object) -
     sys.exit(_run(run_engines(profile, as_json=as_json, **given)))
 
 
-for command in (doctor, calibrate, simulate, bench):
+for command in (plan, doctor, calibrate, simulate, bench):
     main.add_command(command)
 
 

@@ -131,10 +131,16 @@ _ALL: Final = (
     ),
     Work(
         name="renew-32",
-        title="a new connection for each request, 32 at a time",
+        title="a new connection for each request, 32 at a time; the client closes",
+        kind=Kind.REQUESTS,
+        load={"clients": 32, "seconds": 2, "renew": 2},
+        quick=True,
+    ),
+    Work(
+        name="close-32",
+        title="the same, and the proxy is asked to close",
         kind=Kind.REQUESTS,
         load={"clients": 32, "seconds": 2, "renew": 1},
-        quick=True,
     ),
     Work(
         name="body-1mb",

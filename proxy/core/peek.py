@@ -11,7 +11,7 @@ doubtful case goes to base, where it is served right.
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec import Raw
@@ -74,6 +74,15 @@ _COMPRESSED: Final = (b"\x28\xb5\x2f\xfd", b"\x1f\x8b")
 (SGLANG_ENABLE_REQUEST_DECOMPRESSION); we inflate nothing, so such a body is unpeeked."""
 
 
+class _Bulk(NamedTuple):
+    """How much there is of a body."""
+
+    size: int
+    """Bytes."""
+    many: bool
+    """Whether a list in it may have very many elements."""
+
+
 def peek(
     body: bytes, dialect: Dialect, *, estimate_prompt: bool, limits: SpecLimits | None = None
 ) -> Traits:
@@ -95,15 +104,17 @@ def _peek(
     estimate_prompt: bool,  # noqa: FBT001 - by position: it is asked for every request
     limits: SpecLimits | None,
 ) -> Traits:
-    if len(body) > _SMALL_BYTES and _is_dense(body):
+    marks = _marks(body) if len(body) > _SMALL_BYTES else 0
+    if marks > _MAX_MARKS:
         raise UnreadableBody
+    bulk = _Bulk(len(body), marks >= prompts.MAX_ELEMENTS)
     weigh = estimate_prompt or (limits is not None and _may_exceed(limits, len(body), shape, 1))
     try:
         top = _open_to_weigh(body, shape) if weigh else _open(body, shape)
     except ValueError:
         return _UNPARSED
     features = _features(top, shape)
-    texts = _texts(top, shape) if shape.batches else None
+    texts = _texts(top, shape, bulk) if shape.batches else None
     batch = 1 if texts is None else _sequences(top, texts)
     if shape.inner is None or top.sampling is None:
         n, answers = _count(top.n), [_limit(top)]
@@ -119,27 +130,27 @@ def _peek(
         _truth(top.stream, shape.streams),
         _largest(answers),
         _model(top.model),
-        _estimate(top, texts or _texts(top, shape), len(body), batch) if estimate_prompt else None,
+        _estimate(top, texts or _texts(top, shape, bulk), bulk, batch) if estimate_prompt else None,
         features,
         True,
-        None if limits is None else _needed(top, shape, texts, answers, len(body), limits),
+        None if limits is None else _needed(top, shape, texts, answers, bulk, limits),
     )
 
 
-def _is_dense(body: bytes) -> bool:
-    """Whether *body* may hold so many values that reading it would take long."""
-    left = _MAX_MARKS
+def _marks(body: bytes) -> int:
+    """Return how many values *body* may hold; as soon as they are too many, no more are counted."""
+    marks = 0
     for start in range(0, len(body), _STRETCH):
         end = start + _STRETCH
         # Pictures in base64 have none of them, which is found out four times as fast as counted.
         if any(body.find(mark, start, end) >= 0 for mark in _MOST_MARKS):
             piece = body[start:end]
-            left -= len(piece) - len(piece.translate(None, _MARKS))
-            if left < 0:
-                return True
+            marks += len(piece) - len(piece.translate(None, _MARKS))
+            if marks > _MAX_MARKS:
+                break
         elif body[start : start + _DIGITS].isdigit():  # a number so long takes as long to read
-            return True
-    return False
+            return _MAX_MARKS + 1
+    return marks
 
 
 def _open_to_weigh(body: bytes, shape: Shape) -> Body:
@@ -294,7 +305,7 @@ def _prompt(body: Body) -> Raw | None:
     return None
 
 
-def _texts(body: Body, shape: Shape) -> Sequence[Raw]:
+def _texts(body: Body, shape: Shape, bulk: _Bulk) -> Sequence[Raw]:
     """Return its prompts; none of a conversation that was read with the body."""
     prompt = _prompt(body)
     if prompt is None:
@@ -303,7 +314,7 @@ def _texts(body: Body, shape: Shape) -> Sequence[Raw]:
         return (prompt,)
     if _length(prompt) > _LARGE_BYTES:
         raise UnreadableBody
-    return prompts.each(prompt)
+    return prompts.each(prompt, many=bulk.many)
 
 
 def _sequences(body: Body, texts: Sequence[Raw]) -> int:
@@ -312,17 +323,17 @@ def _sequences(body: Body, texts: Sequence[Raw]) -> int:
     return 1 if body.embeddings is None else prompts.count_embedded(body.embeddings)
 
 
-def _estimate(body: Body, texts: Sequence[Raw], size: int, sequences: int) -> int:
+def _estimate(body: Body, texts: Sequence[Raw], bulk: _Bulk, sequences: int) -> int:
     """Return the tokens of one of *sequences* prompts: its token ids, or text bytes / 4."""
-    return _weight(body, texts, size) // (prompts.BYTES_PER_TOKEN * sequences)
+    return _weight(body, texts, bulk) // (prompts.BYTES_PER_TOKEN * sequences)
 
 
-def _weight(body: Body, texts: Sequence[Raw], size: int) -> int:
-    """Return the bytes of text in *texts* and in front of them; *size* where that takes long."""
+def _weight(body: Body, texts: Sequence[Raw], bulk: _Bulk) -> int:
+    """Return the bytes of text in *texts* and in front of them; all where that takes long."""
     system = () if body.system is None else (body.system,)
-    weight = prompts.text_bytes((*texts, *system), body.messages or ())
+    weight = prompts.text_bytes((*texts, *system), body.messages or (), many=bulk.many)
     if weight is None:
-        return size
+        return bulk.size
     return weight if body.tools is None else weight + len(memoryview(body.tools))
 
 
@@ -340,12 +351,12 @@ def _needed(
     shape: Shape,
     texts: Sequence[Raw] | None,
     answers: Sequence[int | None],
-    size: int,
+    bulk: _Bulk,
     limits: SpecLimits,
 ) -> int | None:
     """Return the most tokens that prompt and answer of one sequence may take.
 
-    None where a body of *size* bytes has room on spec whatever is in it.
+    None where a body of that size has room on spec whatever is in it.
     """
     if len(answers) == 1:  # nearly always
         answer = shape.answer if answers[0] is None else answers[0]
@@ -353,19 +364,19 @@ def _needed(
         answer = max((shape.answer if each is None else each for each in answers), default=0)
     # An answer has a token at least: SGLang refuses a prompt that leaves room for none.
     answer = answer or 1
-    if not _may_exceed(limits, size, shape, answer):
+    if not _may_exceed(limits, bulk.size, shape, answer):
         return None
-    return _longest(body, texts or _texts(body, shape), size, shape.template) + answer
+    return _longest(body, texts or _texts(body, shape, bulk), bulk, shape.template) + answer
 
 
-def _longest(body: Body, texts: Sequence[Raw], size: int, template: int) -> int:
+def _longest(body: Body, texts: Sequence[Raw], bulk: _Bulk, template: int) -> int:
     """Return the most tokens that the longest prompt may have: its ids, or half above estimate."""
     if 1 <= len(texts) <= MAX_SEQUENCES:
         texts = (max(texts, key=_length),)
         ids = prompts.count_ids(texts[0])
         if ids is not None:
             return ids
-    return _weight(body, texts, size) * 3 // (2 * prompts.BYTES_PER_TOKEN) + template
+    return _weight(body, texts, bulk) * 3 // (2 * prompts.BYTES_PER_TOKEN) + template
 
 
 def _length(text: Raw) -> int:

@@ -16,6 +16,7 @@ from proxy.errors import UnreadableBody
 
 __all__ = [
     "BYTES_PER_TOKEN",
+    "MAX_ELEMENTS",
     "count_embedded",
     "count_ids",
     "each",
@@ -31,7 +32,7 @@ _MAX_ITEMS: Final = 2048
 _MAX_READ: Final = 8 << 20
 """Bytes of parts, and of parts within them, that are read for an estimate: 0.3 ms a MiB."""
 
-_MAX_ELEMENTS: Final = 1 << 15
+MAX_ELEMENTS: Final = 1 << 15
 """Elements that a list is taken apart into: 40 ns each, and as much again in a busy process."""
 
 _MAX_IDS_BYTES: Final = 1 << 22
@@ -58,14 +59,15 @@ _ITEMS: Final = msgspec.json.Decoder(list[Item])
 _EACH: Final = msgspec.json.Decoder(list[Raw])
 
 
-def each(prompt: Raw) -> Sequence[Raw]:
+def each(prompt: Raw, *, many: bool = True) -> Sequence[Raw]:
     """Return the prompts of a batch: strings, or lists of token ids; else *prompt* alone.
 
-    Raises UnreadableBody where there may be more of them than any engine takes.
+    Raises UnreadableBody where there may be more of them than any engine takes, which needs *many*
+    commas, MAX_ELEMENTS, in its body.
     """
     if not _FIRST.match(memoryview(prompt)):
         return [prompt]
-    if _is_crowded(memoryview(prompt)):
+    if many and _is_crowded(memoryview(prompt)):
         raise UnreadableBody
     try:
         return _EACH.decode(prompt)
@@ -99,20 +101,22 @@ def has_strict_tools(tools: Raw) -> bool:
     return b'"strict"' in written and _STRICT.search(written) is not None
 
 
-def text_bytes(texts: Sequence[Raw], messages: Sequence[Item] = ()) -> int | None:
+def text_bytes(
+    texts: Sequence[Raw], messages: Sequence[Item] = (), *, many: bool = True
+) -> int | None:
     """Return the UTF-8 length of the text in *texts* and *messages*; None where that takes long.
 
-    A token id counts as four bytes, media as nothing.
+    A token id counts as four bytes, media as nothing. *many*: as in `each`.
     """
     if len(texts) + len(messages) > _MAX_ITEMS:
         return None
     waiting = [(memoryview(text), _MAX_DEPTH) for text in texts]
     size = _look_into(messages, waiting, _MAX_DEPTH - 1)
-    weight = _weigh(waiting)
+    weight = _weigh(waiting, many=many)
     return None if weight is None else size + weight
 
 
-def _weigh(waiting: list[tuple[memoryview, int]]) -> int | None:
+def _weigh(waiting: list[tuple[memoryview, int]], *, many: bool) -> int | None:
     """Return the bytes of text in what is *waiting*, with the depth to which it is looked into."""
     size = 0
     strings: list[memoryview] = []
@@ -125,7 +129,8 @@ def _weigh(waiting: list[tuple[memoryview, int]]) -> int | None:
                 return None
             size += (bytes(text).count(b",") + 1) * BYTES_PER_TOKEN
         elif text[0] == _BRACKET and depth > 0:
-            parts = _parts(text, left)
+            crowded = len(text) > left or (many and _is_crowded(text))
+            parts = None if crowded else _parts(text)
             if parts is None:
                 return None
             left -= len(text)
@@ -135,10 +140,8 @@ def _weigh(waiting: list[tuple[memoryview, int]]) -> int | None:
     return size + _strings_bytes(strings)
 
 
-def _parts(text: memoryview, most: int) -> Sequence[Item | Raw] | None:
-    """Return what is in a list; None where it has more than *most* bytes, or very many elements."""
-    if len(text) > most or _is_crowded(text):
-        return None
+def _parts(text: memoryview) -> Sequence[Item | Raw] | None:
+    """Return what is in a list; None where it has very many elements."""
     try:
         parts = _EACH.decode(text) if _FIRST.match(text) else _ITEMS.decode(text)
     except (msgspec.DecodeError, RecursionError):
@@ -148,12 +151,12 @@ def _parts(text: memoryview, most: int) -> Sequence[Item | Raw] | None:
 
 def _is_crowded(text: memoryview) -> bool:
     """Whether a list may have so many elements that taking it apart would take long."""
-    if len(text) < 2 * _MAX_ELEMENTS:
+    if len(text) < 2 * MAX_ELEMENTS:
         return False
     written = bytes(text)
     # Prose has many commas and few quotes, pictures neither.
-    return written.count(b",") >= _MAX_ELEMENTS and (
-        written.count(b'"') // 2 + written.count(b"[") + written.count(b"{") >= _MAX_ELEMENTS
+    return written.count(b",") >= MAX_ELEMENTS and (
+        written.count(b'"') // 2 + written.count(b"[") + written.count(b"{") >= MAX_ELEMENTS
     )
 
 

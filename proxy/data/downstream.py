@@ -63,6 +63,8 @@ class ClientConnection(asyncio.Protocol):
         """Whether another request may follow the one that is being answered."""
         self.closing_is_end = False
         """Whether a clean close would mark the end of an answer that is being written."""
+        self._is_last = False
+        """Whether the client has said that no request follows the one that it has sent."""
         self._continues = False
         """Whether reading goes on in a turn of its own."""
         self._began_at: float | None = None
@@ -203,10 +205,7 @@ class ClientConnection(asyncio.Protocol):
             transport.write(out[0] if len(out) == 1 else b"".join(out))
         if self._last_word:
             self._last_word = False
-            if transport.can_write_eof():
-                transport.write_eof()
-            else:
-                transport.close()
+            self._say_last_word(transport)
 
     @property
     def unsent_bytes(self) -> int:
@@ -340,6 +339,7 @@ class ClientConnection(asyncio.Protocol):
         front = self._front
         endpoint = find(head.path)
         self.keep_alive = head.keep_alive
+        self._is_last = not head.keep_alive
         if endpoint is not None and endpoint.kind is Kind.OWN and head.method in endpoint.methods:
             self._answer_own(head, endpoint)
             return
@@ -432,10 +432,27 @@ class ClientConnection(asyncio.Protocol):
         if self._closing or self._transport is None:
             return
         self._closing = True
+        if self._reader.started or self._reader.ahead:
+            self._is_last = False
         self._reader.close()  # what has come of a body that was refused is held for nobody
-        self._deadline = self._front.clock() + LINGER_SECONDS
         self._last_word = True
         self._front.outbox.add(self)
+
+    def _say_last_word(self, transport: asyncio.Transport) -> None:
+        """Say that nothing follows, and let the client read what has been said.
+
+        From a client that sends no more either (RFC 9112 section 9.6) nothing can come that would
+        make the kernel reset the connection, and destroy the answer.
+        """
+        if self._is_last and not transport.get_write_buffer_size():
+            transport.close()
+            return
+        self._deadline = self._front.clock() + LINGER_SECONDS
+        self._schedule()
+        if transport.can_write_eof():
+            transport.write_eof()
+        else:
+            transport.close()
 
     # writing and time
 

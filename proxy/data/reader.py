@@ -22,6 +22,11 @@ MAX_FEEDS: Final = 64
 small as four bytes."""
 
 
+SMALL_PIECE: Final = 4096
+"""Bytes of a piece of a body to which the next one is added, which costs a copy: what a client cuts
+into pieces of a byte must not weigh forty times the body."""
+
+
 class RequestHead:
     """A request's head, accepted as far as HTTP goes."""
 
@@ -80,9 +85,7 @@ class RequestReader:
 
     __slots__ = (
         "_begun",
-        "_body",
         "_complete",
-        "_first_piece",
         "_head",
         "_head_bytes",
         "_headers",
@@ -94,7 +97,9 @@ class RequestReader:
         "_max_header",
         "_parser",
         "_pending",
+        "_pieces",
         "_short",
+        "_size",
         "_unfruitful",
         "_url",
         "_version",
@@ -110,9 +115,6 @@ class RequestReader:
         self.dead = False
         """Whether a refusal has ended the reading."""
         self._keep_alive = False
-        # Most bodies come in one piece, which is then kept as it came. The others grow in place: a
-        # list of what a client cut into chunks of two bytes would weigh twenty times the body.
-        self._body = bytearray()
         self._left = 0
         """Bytes that a counted body lacks."""
         self._line = b""
@@ -131,7 +133,10 @@ class RequestReader:
         self._begun = False
         self._head_bytes = 0
         self._complete = False
-        self._first_piece = b""
+        self._pieces: list[bytes] = []
+        """Of the body, as they came."""
+        self._size = 0
+        """Bytes of all pieces."""
 
     def _reset_chunks(self) -> None:
         """Forget what only a head in parts or a chunked body leaves behind."""
@@ -150,7 +155,7 @@ class RequestReader:
     @property
     def body_bytes(self) -> int:
         """Bytes of the body read so far."""
-        return len(self._first_piece) + len(self._body)
+        return self._size
 
     @property
     def ahead(self) -> int:
@@ -194,8 +199,8 @@ class RequestReader:
         self.dead = True
         self._short = False
         self._pending = b""
-        self._first_piece = b""
-        self._body = bytearray()
+        self._pieces = []
+        self._size = 0
         self._parser = _NO_PARSER
 
     # llhttp's callbacks
@@ -215,10 +220,12 @@ class RequestReader:
 
     def on_body(self, piece: bytes) -> None:
         """A piece of the body."""
-        if self._first_piece:
-            self._body += piece
+        self._size += len(piece)
+        pieces = self._pieces
+        if pieces and len(pieces[-1]) < SMALL_PIECE:
+            pieces[-1] += piece
         else:
-            self._first_piece = piece
+            pieces.append(piece)
 
     def on_message_complete(self) -> None:
         """The end of the request."""
@@ -346,18 +353,36 @@ class RequestReader:
         length = head.content_length or 0
         if length > self._max_body:
             return self._too_large(f"{length} bytes")
-        if not self._complete:
-            left, pending = self._left, self._pending
+        if not self._complete and not self._feed_counted():
+            return None
+        return self._body_read()
+
+    def _feed_counted(self) -> bool:
+        """Take what has come of a body whose length is known; whether that is all of it.
+
+        One that is here at once is fed, and is a small one, mostly. The pieces of others are kept
+        as they came: the parser would copy each. But of what follows a last request it is the
+        parser that knows it is one too many.
+        """
+        left, pending = self._left, self._pending
+        if len(pending) <= left:  # compiled, a slice is a copy
+            piece, self._pending = pending, b""
+        else:
             piece, self._pending = pending[:left], pending[left:]
-            self._left = left - len(piece)
+        self._left = left - len(piece)
+        if not self._keep_alive or not (self._left or self._size):
             self._parser.feed_data(piece)
-        return self._body_read() if self._complete else None
+            return self._complete
+        if piece:
+            self.on_body(piece)
+        if self._left:
+            return False
+        self._parser = httptools.HttpRequestParser(self)  # the old one still waits for that body
+        return True
 
     def _body_read(self) -> bytes:
-        body = self._first_piece
-        if self._body:
-            body = b"".join((body, self._body))
-            self._body = bytearray()
+        pieces = self._pieces
+        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         self._reset()
         return body
 

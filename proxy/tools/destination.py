@@ -1,6 +1,9 @@
-"""Whether a result can be written where it is asked for: tried before the work, not after."""
+"""A result that is written where it is asked for: whether it can be, before the work; and whole."""
 
+import os
+from contextlib import suppress
 from pathlib import Path
+from stat import S_IMODE
 from tempfile import TemporaryFile
 
 from proxy.errors import SpecswitchError
@@ -25,4 +28,31 @@ def reject_unwritable(path: Path | None) -> None:
     except FileNotFoundError as error:
         raise SpecswitchError(f"{path} cannot be written: there is no such folder") from error
     except OSError as error:
+        raise SpecswitchError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def write(path: Path, content: bytes, *, mode: int = 0o666) -> None:
+    """Write a file whole or not at all: beside it first, then in its place.
+
+    `mode` is that of a new file, less what the umask takes; one that is there keeps its own.
+
+    Raises:
+        SpecswitchError: it cannot be written.
+    """
+    path = path.resolve()  # what a link leads to is replaced, and not the link
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)  # a device or a pipe is written to, not replaced
+            return
+        with open(beside, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            if path.exists():
+                os.fchmod(file.fileno(), S_IMODE(path.stat().st_mode))
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            beside.unlink()
         raise SpecswitchError(f"{path} cannot be written: {error.strerror}") from error

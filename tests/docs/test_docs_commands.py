@@ -1,12 +1,14 @@
 """The pages of the commands name every option, exit code, finding and JSON field, and no other."""
 
 import ast
+import json
 import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -27,6 +29,7 @@ from proxy.tools.bench.standing import Ratios, Standing
 from proxy.tools.doctor import examine, pair
 from proxy.tools.doctor.diagnosis import Finding, Report, Severity
 from proxy.tools.doctor.server_info import Trouble
+from proxy.tools.plan.notes import Assumption
 
 ROOT = Path(__file__).parents[2]
 PAGES = {
@@ -36,6 +39,7 @@ PAGES = {
         ("bench", "bench.md"),
         ("simulate", "simulation.md"),
         ("calibrate", "calibration.md"),
+        ("plan", "plan.md"),
     )
 }
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -278,6 +282,63 @@ def test_closed_sets_of_bench() -> None:
     """Workloads and kinds of failure, each with a row."""
     assert names(section(PAGES["bench"], "Workloads")) == list(Workload)
     assert names(section(PAGES["bench"], "Failures")) == list(Fault)
+
+
+def shown_examples() -> list[tuple[str, str]]:
+    """Each call of plan that its page shows, and what it shows of it."""
+    return re.findall(
+        r"```text\n\$ specswitch (plan .*)\n([^`]*(?:`[^`]+`[^`]*)*)```", PAGES["plan"]
+    )
+
+
+@pytest.mark.parametrize(("call", "shown"), shown_examples(), ids=["fits", "does not"])
+def test_the_examples_of_plan_are_what_is_said(call: str, shown: str) -> None:
+    """The same arithmetic gives the same figures; blanks at the end of a line are left out."""
+    result = CliRunner(env={"COLUMNS": "80"}).invoke(main, shlex.split(call))
+
+    told = [line.rstrip() for line in result.stdout.rstrip().splitlines()]
+    assert told == shown.rstrip().splitlines(), "paste what this command prints now"
+
+
+def a_plan(*more: str) -> dict[str, Any]:
+    """The plan of the example on the page, as an object."""
+    words = [*shlex.split(shown_examples()[0][0]), *more]
+    found: dict[str, Any] = json.loads(CliRunner().invoke(main, [*words, "--json"]).stdout)
+    return found
+
+
+def test_json_of_plan() -> None:
+    """The table has every field of a plan, of what a server needs and of a server."""
+    found = a_plan()
+    told = [
+        name
+        for row in rows(section(PAGES["plan"], "JSON"))
+        for name in re.findall(r"`([^`]+)`", row[0])
+    ]
+
+    inner = [f"{name}.*.{key}" for name in ("needs", "servers") for key in found[name]["spec"]]
+    assert sorted(told) == sorted([*found, *inner])
+    assert len(told) == len(set(told))
+    assert {each.name for each in fields(Assumption)} == set(found["assumptions"][0])
+
+
+def test_keys_that_plan_writes() -> None:
+    """The page names each key, and no other."""
+    told = section(PAGES["plan"], "The .env").split("\n\n")[1]
+    written = a_plan("--model", "m", "--draft-model", "d")["env"]
+
+    extra = ["SPEC_EXTRA_ARGS", "BASE_EXTRA_ARGS"]
+    assert re.findall(r"`([A-Z_]+)`", told) == [*written, *extra]
+
+
+def test_the_recipe_beside_a_plan() -> None:
+    """The page says the fractions of its example, and the recipe's are those of the README."""
+    told = section(PAGES["plan"], "The README's recipe")
+    servers = a_plan()["servers"]
+
+    for name in ("spec", "base"):
+        assert f"{servers[name]['mem_fraction_static']:g}" in told
+    assert re.findall(r"--mem-fraction-static ([0-9.]+)", README) == ["0.35", "0.75"]
 
 
 @pytest.mark.slow

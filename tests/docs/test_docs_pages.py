@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 ANSWERS = (ROOT / "docs" / "answers.md").read_text()
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
-NOT_YET = {"plan"}
+NOT_YET: set[str] = set()
 
 
 def refusals() -> list[type[Refusal]]:

@@ -35,6 +35,7 @@ RULES = st.builds(
     fall=st.integers(1, 4),
     rise=st.integers(1, 4),
     passive_failures=st.integers(1, 5),
+    stalled=st.sampled_from([1.0, 30.0]),
     ejection=st.sampled_from([0.5, 5.0, 45.0, 100.0]),
 )
 

@@ -18,8 +18,8 @@ from proxy.tools.calibrate.state import (
     path_of,
     resumed,
     save,
-    write,
 )
+from proxy.tools.destination import write
 
 SPEC, BASE = UpstreamName.SPEC, UpstreamName.BASE
 SUBJECT: dict[str, Scalar] = {"model": "tiny", "seed": 0, "revision": None}

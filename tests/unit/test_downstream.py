@@ -97,9 +97,10 @@ async def test_slow_client_with_progress_is_kept() -> None:
 async def test_last_answer_may_be_read_to_its_end() -> None:
     """After a last answer a client that is still reading has `client_write`, any other a second."""
     wire = Wire()
+    wire.client.unsent = 1000
     wire.connection.data_received(get("/livez", headers={"Connection": "close"}))
     assert wire.client.eof
-    wire.client.unsent = 1000
+    assert not wire.client.closed
     assert wire.connection.eof_received() is True
     wire.pass_time(LINGER_SECONDS)
     assert wire.client.aborts == 0
@@ -111,9 +112,11 @@ async def test_last_answer_may_be_read_to_its_end() -> None:
 
 
 async def test_last_answer_is_read_and_the_client_stays() -> None:
-    """A client that has read its last answer and does not close is closed after a second."""
+    """A client that sends on behind its last request is closed a second after the answer to it."""
     wire = Wire()
-    wire.connection.data_received(get("/livez", headers={"Connection": "close"}))
+    wire.connection.data_received(get("/livez", headers={"Connection": "close"}) + b"more")
+    assert wire.client.eof
+    assert not wire.client.closed
     assert wire.connection.eof_received() is False
     wire.connection.data_received(b"more, which nobody reads")
     wire.pass_time(LINGER_SECONDS)
@@ -125,9 +128,34 @@ async def test_without_half_close() -> None:
     """TLS cannot close one side: the connection is closed whole."""
     wire = Wire()
     wire.client.takes_eof = False
-    wire.connection.data_received(get("/livez", headers={"Connection": "close"}))
+    wire.connection.data_received(b"no HTTP at all\r\n\r\n")
 
     assert wire.client.closed
+    assert not wire.client.eof
+
+
+@pytest.mark.parametrize("version", [b"HTTP/1.0", b"HTTP/1.1"])
+async def test_who_sends_no_more_is_not_waited_for(version: bytes) -> None:
+    """Nothing that such a client sends could destroy its answer, so it is closed at once."""
+    wire = Wire()
+    close = b"" if version == b"HTTP/1.0" else b"Connection: close\r\n"
+    wire.connection.data_received(b"GET /livez " + version + b"\r\nHost: a\r\n" + close + b"\r\n")
+
+    assert wire.client.written.endswith(b"ok\n")
+    assert wire.client.closed
+    assert not wire.client.eof
+    assert wire.client.aborts == 0
+
+
+async def test_who_is_refused_before_its_body_is_waited_for() -> None:
+    """Its body is on the way, also where it has said that nothing follows that."""
+    wire = Wire()
+    asked = post("/nowhere", {"a": "b"}, headers={"Connection": "close"})
+    wire.connection.data_received(asked[:-3])
+
+    assert wire.client.written.startswith(b"HTTP/1.1 404 ")
+    assert wire.client.eof
+    assert not wire.client.closed
 
 
 async def test_http_1_0_keep_alive_of_our_own_answers() -> None:

@@ -11,7 +11,6 @@ import pytest
 from proxy.data import listener
 from proxy.data.listener import Listener
 from tests.harness.client import RawClient
-from tests.harness.running import until
 from tests.harness.wire import Wire
 
 
@@ -71,7 +70,7 @@ async def test_it_waits_and_goes_on(listening: Listener, free: Free) -> None:
         assert listening.paused
         free.count = listener.RESUME_FREE
         await listening.look(1.5)
-        assert listening._servers
+        assert len(listening._servers) == listener.AT_ONCE
         assert await is_taken(first)
         assert await is_taken(second)
     assert listening.port == port
@@ -160,35 +159,3 @@ def _is_spoken_to(client: socket.socket) -> bool:
         return client.recv(10, socket.MSG_PEEK) == b"here"
     except BlockingIOError:
         return False
-
-
-async def test_who_has_left_before_it_was_taken_is_nobody(listening: Listener) -> None:
-    """Its socket is closed, and nothing is said of it."""
-    gone = socket.socket()  # as one whose client has reset it: connected to nobody
-
-    await listening._open(gone)
-
-    assert gone.fileno() == -1
-
-
-async def test_who_is_being_taken_at_the_end_is_closed(listening: Listener) -> None:
-    """A client whose taking is given up hears so."""
-    with socket.create_connection(("127.0.0.1", listening.port)) as client:
-        while not listening._opening:
-            listening._take_burst()
-        listening.close()
-        await until(lambda: not listening._opening, "it is given up")
-        client.settimeout(5)
-
-        assert client.recv(10) == b""
-
-
-async def test_a_burst_that_is_looked_for_too_late_is_left(listening: Listener, free: Free) -> None:
-    """Between one client and those behind it the listener may have stopped taking any."""
-    free.count = 0
-    await listening.look(1.0)
-    assert listening.paused
-    with socket.create_connection(("127.0.0.1", listening.port)):
-        listening._take_burst()
-
-        assert not listening._opening

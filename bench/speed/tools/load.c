@@ -7,8 +7,9 @@
  *
  * streams   Each client sends one streamed request and reads it to its end, or leaves: after
  *           `leave_after` chunks, or with leave_after=0 `leave_ms` after sending, before the head.
- * requests  Each client asks again as soon as it has its answer, for so many seconds. renew=1: on a
- *           new connection each time. get=/path: GET that instead, and take any 200.
+ * requests  Each client asks again as soon as it has its answer, for so many seconds. On a new
+ *           connection each time with renew=1, where the other side is asked to close, and renew=2,
+ *           where the client closes with a reset. get=/path: GET that instead, and take any 200.
  * stall     Each client asks for an endless stream and reads nothing.
  *
  * LOAD_KEY in the environment is the client's key. What is found goes to standard output as one JSON
@@ -134,7 +135,7 @@ static void write_request(void) {
     const char *key = getenv("LOAD_KEY");
     char common[512];
     snprintf(common, sizeof common, "Host: 127.0.0.1:%d\r\nAuthorization: Bearer %s\r\n%s", port,
-             key ? key : "none", renew ? "Connection: close\r\n" : "");
+             key ? key : "none", renew == 1 ? "Connection: close\r\n" : "");
     request = malloc((size_t)body_bytes + 4096);
     char *body = malloc((size_t)body_bytes + 4096);
     if (!request || !body) fail("memory");
@@ -197,6 +198,10 @@ static void dial(struct client *c) {
     c->fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
     if (c->fd < 0) fail("a client's socket");
     setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    if (renew == 2) {  /* nor has one after a reset */
+        struct linger at_once = {1, 0};
+        setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    }
     connects++;
     if (connect(c->fd, (void *)&at, sizeof at) && errno != EINPROGRESS) {
         finish(c, 0);
@@ -264,9 +269,9 @@ static void end_request(struct client *c) {
         exact++;
     else altered++;
     c->ended_at = now;
-    if (renew) c->phase = LEAVING;   /* the other side closes, so no port of ours has to rest */
+    if (renew == 1) c->phase = LEAVING; /* the other side closes, so no port of ours has to rest */
     else if (now < ends_at) {
-        if (c->closes) hang_up(c);
+        if (c->closes || renew) hang_up(c);
         ask(c);
     } else finish(c, 1);
 }

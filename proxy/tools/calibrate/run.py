@@ -37,10 +37,9 @@ from proxy.tools.calibrate.state import (
     path_of,
     resumed,
     save,
-    write,
 )
 from proxy.tools.calibrate.steps import Manner, Steps
-from proxy.tools.destination import reject_unwritable
+from proxy.tools.destination import reject_unwritable, write
 from proxy.tools.doctor.diagnosis import Severity
 from proxy.tools.doctor.examine import examine
 from proxy.tools.doctor.server_info import ServerInfo

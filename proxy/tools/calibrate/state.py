@@ -5,10 +5,8 @@ same servers. It holds times and counts, no prompt, no answer and no key.
 """
 
 import hashlib
-import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -20,6 +18,7 @@ from proxy.errors import SpecswitchError
 from proxy.tools.calibrate.cells import Measurement, Part, Place, Timed
 from proxy.tools.calibrate.plan import Pace
 from proxy.tools.calibrate.prefill import Filled
+from proxy.tools.destination import write
 
 _FORMAT: Final = 1
 _MOST_BYTES: Final = 256 * 2**20
@@ -137,26 +136,3 @@ _AFRESH: Final = "--fresh begins anew and discards it"
 def save(path: Path, state: State) -> None:
     """Write `state` in one move."""
     write(path, msgspec.json.encode(state))
-
-
-def write(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all: beside it first, then in its place.
-
-    Raises:
-        SpecswitchError: it cannot be written.
-    """
-    path = path.resolve()  # what a link leads to is replaced, and not the link
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        if path.exists() and not path.is_file():
-            path.write_bytes(content)  # a device or a pipe is written to, not replaced
-            return
-        with beside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            beside.unlink()
-        raise SpecswitchError(f"{path} cannot be written: {error.strerror}") from error

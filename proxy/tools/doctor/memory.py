@@ -15,7 +15,7 @@ from proxy.tools.doctor.server_info import ServerInfo
 _FLAGS: Final = ("--mem-fraction-static", "--max-total-tokens")
 """Either fixes what a server takes."""
 
-_TOKENS_EACH: Final = 512
+TOKENS_EACH: Final = 512
 """Room for each running sequence below which many will be taken back while they run."""
 
 _RECIPE: Final = (
@@ -71,7 +71,7 @@ def _check_room(info: ServerInfo) -> Iterator[Finding]:
             why="a long request is refused or never ends",
             change=f"more memory for it, or --context-length {tokens} on both",
         )
-    elif running is not None and _drafts(info) and tokens < running * _TOKENS_EACH:
+    elif running is not None and _drafts(info) and tokens < running * TOKENS_EACH:
         yield Finding(
             code="memory.little_room",
             severity=Severity.WARNING,

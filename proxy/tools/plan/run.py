@@ -1,0 +1,134 @@
+"""`specswitch plan`: from what was asked for to a plan, printed or written to a `.env`."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+from proxy.core.words import Topology, UpstreamName
+from proxy.errors import ConfigError
+from proxy.tools.destination import reject_unwritable
+from proxy.tools.plan import dotenv
+from proxy.tools.plan.known import Known, Told, known
+from proxy.tools.plan.launch import Names, environment, extra_arguments
+from proxy.tools.plan.report import as_json, show
+from proxy.tools.plan.sizes import KvDtype
+from proxy.tools.plan.split import Plan, plan
+from proxy.tools.plan.wanted import Drafts, Reserves, Wanted
+
+_CONTEXT: Final = 32_768
+"""Tokens, where the model was not made for less: what the README's commands have."""
+_REQUIRED: Final = (
+    "MODEL",
+    "DRAFT_MODEL",
+    "SPECSWITCH_ADMIN_TOKEN",
+    "GRAFANA_ADMIN_PASSWORD",
+)
+"""Keys without which compose does not start, or not as planned."""
+_THERE: Final = (
+    "is there already; with --force its lines that a plan decides are changed, and all others kept"
+)
+_MADE_FOR: Final = "which the model was made for"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What is asked for."""
+
+    gpu_bytes: int
+    gpus: int = 1
+    topology: Topology = Topology.SHARED
+    told: Told
+    names: Names = field(default_factory=Names)
+    context: int | None = None
+    """None: _CONTEXT, or what the model was made for if that is less."""
+    spec_running: int = 16
+    base_running: int = 256
+    kv_dtype: KvDtype = KvDtype.AUTO
+    drafts: Drafts = field(default_factory=Drafts)
+    spec_share: float = 0.25
+    chunk: int | None = None
+    reserves: Reserves = field(default_factory=Reserves)
+
+
+def wanted(options: Options) -> Wanted:
+    """What the options ask for.
+
+    Raises:
+        ConfigError: a file cannot be used, or two options contradict each other.
+    """
+    found = known(options.told)
+    _reject_uneven(found, options.gpus)
+    return Wanted(
+        gpu_bytes=options.gpu_bytes,
+        gpus=options.gpus,
+        topology=options.topology,
+        model=found.model,
+        draft=found.draft,
+        draft_share=found.draft_share,
+        context=_context(options.context, found.model.positions),
+        spec_running=options.spec_running,
+        base_running=options.base_running,
+        dtype=options.told.dtype,
+        kv_dtype=options.kv_dtype,
+        drafts=options.drafts,
+        spec_share=options.spec_share,
+        chunk=options.chunk,
+        reserves=options.reserves,
+    )
+
+
+def run(options: Options, *, env: Path | None, force: bool, as_object: bool) -> int:
+    """Plan, print it, and write `env` if the pair fits; 0 if it does, else 1.
+
+    Raises:
+        ConfigError: what is asked for cannot be planned.
+        SpecswitchError: the file cannot be read or written.
+    """
+    if env is not None and env.exists() and not force:
+        raise ConfigError([(str(env), _THERE)])
+    reject_unwritable(env)
+    made = plan(wanted(options))
+    if as_object:
+        print(as_json(made, options.names))  # noqa: T201 - its output
+    else:
+        show(made, options.names, Console())
+    if env is not None:
+        _tell(_write(made, options.names, env), quiet=as_object)
+    return 0 if made.fits else 1
+
+
+def _write(made: Plan, names: Names, env: Path) -> str:
+    """What became of the file, as a sentence."""
+    if not made.fits:
+        return f"{env} was not written"
+    values = environment(made, names)
+    extra = extra_arguments(made)
+    arguments = {f"{name.upper()}_EXTRA_ARGS": extra for name in UpstreamName}
+    text = dotenv.merged(dotenv.read(env), values, arguments)
+    dotenv.write(env, text)
+    missing = dotenv.unset(text, _REQUIRED)
+    left = f"; still to be set in it: {', '.join(missing)}" if missing else ""
+    return f"{env} was written{left}"
+
+
+def _tell(sentence: str, *, quiet: bool) -> None:
+    if not quiet:
+        Console(stderr=True).print(sentence, soft_wrap=True, highlight=False, markup=False)
+
+
+def _context(asked: int | None, positions: int | None) -> int:
+    if asked is None:
+        return _CONTEXT if positions is None else min(_CONTEXT, positions)
+    if positions is not None and asked > positions:
+        raise ConfigError([("--context", f"must be at most {positions}, {_MADE_FOR}")])
+    return asked
+
+
+def _reject_uneven(found: Known, gpus: int) -> None:
+    model = found.model
+    if model.can_be_split(gpus):
+        return
+    heads = f"{model.heads} attention heads and {model.kv_heads} KV heads"
+    raise ConfigError([("--gpus", f"{gpus} GPUs cannot share {heads} evenly")])
