@@ -51,12 +51,16 @@ def compose(
     return done
 
 
-def rendered(*files: str, environment: Mapping[str, str]) -> dict[str, dict[str, object]]:
-    """What Compose makes of `files`: variables filled in, overrides applied."""
+def rendered(
+    *files: str, environment: Mapping[str, str], variables: Path = Path(os.devnull)
+) -> dict[str, dict[str, object]]:
+    """What Compose makes of `files`: variables filled in, overrides applied.
+
+    `variables` stands in place of a .env, which a developer may have.
+    """
     words = [word for file in files for word in ("--file", file)]
-    # An empty file in place of a .env that a developer may have.
     done = compose(
-        "--env-file", os.devnull, *words, "--profile", "*", "config", "--format", "json",
+        "--env-file", str(variables), *words, "--profile", "*", "config", "--format", "json",
         environment=environment,
     )  # fmt: skip
     found = json.loads(done.stdout)

@@ -8,8 +8,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from proxy import __version__
+from proxy.cli import main
 from proxy.config import load
 from proxy.sim.physics import PROFILES, crossover
 from tests.deploy.conftest import program
@@ -151,6 +153,25 @@ def test_the_example_can_be_used() -> None:
     given = dict(re.findall(r"^([A-Z_]+)=(.*)$", filled, re.MULTILINE))
     found = services(**given)
     assert flags(found["spec"])["--model-path"] == "meta-llama/Llama-3.1-8B-Instruct"
+
+
+def test_what_plan_writes_is_what_the_engines_get(tmp_path: Path) -> None:
+    """Its keys are those of the compose file, and both servers are started as it says."""
+    file = tmp_path / ".env"
+    asked = ["plan", "--gpu-memory", "80GiB", "--parameters", "8B", "--env", str(file)]
+    done = CliRunner().invoke(main, asked)
+    assert done.exit_code == 0, done.output
+    written = set(re.findall(r"^([A-Z_]+)=", file.read_text(), re.MULTILINE))
+    assert written <= set(variables(COMPOSE_TEXT))
+    made = rendered(BASE_FILE, environment=SECRETS, variables=file)["services"]
+    for name, text in zip(("spec", "base"), done.output.split("launch_server")[1:], strict=True):
+        service = made[name]
+        assert isinstance(service, dict)
+        planned = valued(text.partition("\n\n")[0].replace("\\\n", " ").split())
+        for flag in ("--host", "--model-path", "--speculative-draft-model-path"):
+            planned.pop(flag, None)
+        found = flags(service)
+        assert {flag: found[flag] for flag in planned} == planned
 
 
 # The engines ----------------------------------------------------------------------------------
