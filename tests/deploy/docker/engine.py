@@ -1,7 +1,7 @@
 """A Docker engine to test with: the one that answers, or one that is started for the tests.
 
 Starting one takes root and the programs of Debian's docker.io; no service manager is needed. Its
-data lie in a folder of their own and are gone afterwards, unless SPECSWITCH_DOCKER_DATA names a
+data lie in a folder of their own and are gone afterwards, unless DEPLOY_DOCKER_DATA names a
 folder that is kept, which saves building everything anew. What stays is what any engine leaves in
 the kernel: IP forwarding, and its chains of rules.
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tests.deploy.conftest import program, unable
 
-KEPT = "SPECSWITCH_DOCKER_DATA"
+KEPT = "DEPLOY_DOCKER_DATA"
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0
 COMMAND_SECONDS = 600.0
