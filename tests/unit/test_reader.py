@@ -43,7 +43,7 @@ def told(items: Iterable[Item]) -> list[tuple[str, bytes] | bytes | type[Refusal
         if isinstance(item, RequestHead):
             values.append((item.method, item.target))
         else:
-            values.append(type(item) if isinstance(item, Refusal) else item)
+            values.append(type(item) if isinstance(item, Refusal) else bytes(item))
     return values
 
 
