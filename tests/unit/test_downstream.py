@@ -322,6 +322,16 @@ async def test_a_client_leaves_before_its_large_body_is_looked_into() -> None:
     assert wire.front.open_requests == 0
 
 
+async def test_a_large_body_for_which_there_is_no_room() -> None:
+    """Refused with its last byte, it is not looked into."""
+    size = len(LARGE.partition(b"\r\n\r\n")[2])
+    wire = Wire(limits=replace(LIMITS, max_body_bytes=1 << 20, max_buffered_bytes=size - 1))
+    send(wire, LARGE)
+    assert b" 429 " in wire.client.written
+    assert not wire.front.lane._waiting
+    assert wire.front.buffered == 0
+
+
 async def test_a_fault_of_ours_with_a_large_body() -> None:
     """It is reported, and ends that request alone."""
     told: list[object] = []
