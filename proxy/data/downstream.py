@@ -170,7 +170,7 @@ class ClientConnection(asyncio.Protocol):
 
     def pass_over_body(self) -> bool:
         """Read on past the body of a request that is answered at its head; whether it was there."""
-        return isinstance(self._reader.next(), bytes)
+        return isinstance(self._reader.next(), (bytes, bytearray))
 
     def failed(self, fault: Exception) -> None:
         """A fault of ours in the request that runs: report it, and give the connection up."""
@@ -293,7 +293,10 @@ class ClientConnection(asyncio.Protocol):
             self._unreadable(item, now)
         else:
             assert self._relay is not None  # noqa: S101 - a body follows its head
-            self._relay.body_read(item, now)
+            if isinstance(item, bytes):
+                self._relay.body_read(item, now)
+            else:
+                self._relay.large_body_read(item)
         return True
 
     def _go_on_later(self) -> None:
