@@ -6,12 +6,14 @@ What a command needs is imported when it runs, so that `--help` and a typing err
 import gc
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Coroutine
 from functools import partial
 from importlib.machinery import ExtensionFileLoader
 from importlib.util import find_spec
 from pathlib import Path
+from types import FrameType
 from typing import Any, TypeVar
 
 import click
@@ -42,11 +44,20 @@ _HELP = {"help_option_names": ["-h", "--help"]}
 """Of each command too: whoever calls one by itself gets the same."""
 
 
+def _terminated(number: int, _: FrameType | None) -> None:
+    """End as one that the signal has ended, in the words of a shell."""
+    sys.exit(128 + number)
+
+
 class _Commands(click.Group):
     """Commands that end with 130 when they are interrupted, wherever they stand."""
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the one that is asked for."""
+        if os.getpid() == 1:
+            # The first process of a container: a signal that it does not handle is ignored, and
+            # whoever stops it waits until it is killed. A server sets a handler of its own later.
+            signal.signal(signal.SIGTERM, _terminated)
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -212,6 +223,14 @@ def demo(profile: str, *, port: int, admin_port: int, once: bool, as_json: bool)
 @click.option("--spec-port", default=30001, show_default=True, help="0: any free.")
 @click.option("--base-port", default=30000, show_default=True, help="0: any free.")
 @click.option(
+    "--host", default="127.0.0.1", show_default=True, metavar="HOST", help="Address of both."
+)
+@click.option(
+    "--only",
+    type=click.Choice(["spec", "base"]),
+    help="Just this one, on a simulated GPU of its own: the other may run elsewhere.",
+)
+@click.option(
     "--contention",
     default=0.9,
     show_default=True,
@@ -223,38 +242,23 @@ def demo(profile: str, *, port: int, admin_port: int, once: bool, as_json: bool)
     "--time-scale", default=1.0, show_default=True, metavar="X", help="2: twice as fast as real."
 )
 @click.option("--json", "as_json", is_flag=True, help="The addresses and N* as an object.")
-def engines(
-    profile: str,
-    *,
-    spec_port: int,
-    base_port: int,
-    contention: float,
-    time_scale: float,
-    as_json: bool,
-) -> None:
+def engines(profile: str, *, only: str | None, as_json: bool, **given: object) -> None:
     """Only the simulated pair: two SGLang-shaped servers on one simulated GPU.
 
     \b
       specswitch engines &
       specswitch serve --crossover 3.1
 
-    They speak HTTP on loopback as SGLang 0.5.23 does, and share the GPU: what one decodes, the
-    other waits for. Of its paths they have /v1/chat/completions, /v1/completions, /generate, and
-    those that tell of models and health; all else is 404. Ctrl-C stops both.
+    They speak HTTP as SGLang 0.5.23 does, and share the GPU: what one decodes, the other waits for;
+    with --only each has its own, and neither waits. Of its paths they have /v1/chat/completions,
+    /v1/completions, /generate, and those that tell of models and health; all else is 404. Ctrl-C
+    stops both.
     """  # noqa: D301 - \b is click's mark for lines to be left as they are
-    from proxy.demo import run_engines  # noqa: PLC0415 - `--help` need not wait for it
+    from proxy.core.words import UpstreamName  # noqa: PLC0415 - `--help` need not wait for it
+    from proxy.demo import run_engines  # noqa: PLC0415 - the same
 
-    sys.exit(
-        _run(
-            run_engines(
-                profile,
-                ports=(spec_port, base_port),
-                contention=contention,
-                time_scale=time_scale,
-                as_json=as_json,
-            )
-        )
-    )
+    given["only"] = None if only is None else UpstreamName(only)
+    sys.exit(_run(run_engines(profile, as_json=as_json, **given)))
 
 
 for command in (plan, doctor, calibrate, simulate, bench):

@@ -26,31 +26,27 @@ _INTERRUPTED = 130
 """What a shell says of a command that SIGINT ended."""
 
 
-async def run_engines(
-    profile: str, *, ports: tuple[int, int], contention: float, time_scale: float, as_json: bool
-) -> int:
-    """Serve the simulated pair until a signal says stop; the exit code."""
+async def run_engines(profile: str, *, as_json: bool, **given: object) -> int:
+    """Serve the simulated pair, or one of it, until a signal says stop; the exit code.
+
+    `given` are the further fields of PairOptions.
+    """
     chosen = _profile(profile)
     try:
-        options = PairOptions(
-            profile=chosen,
-            spec_port=ports[0],
-            base_port=ports[1],
-            contention=contention,
-            time_scale=time_scale,
-        )
+        options = PairOptions(profile=chosen, **given)  # type: ignore[arg-type]  # click's own names and types
     except ValueError as error:
         raise ConfigError([("engines", str(error))]) from error
     stopped = asyncio.Event()
     call_on_signals(stopped.set)
     async with _listening(options) as pair:
         if as_json:
-            urls = {"spec": pair.spec_url, "base": pair.base_url}
-            click.echo(json.dumps({**urls, "profile": profile, "crossover": crossover(chosen)}))
+            found = {"profile": profile, "crossover": crossover(chosen)}
+            click.echo(json.dumps({**pair.urls, **found}))
         else:
-            click.echo(f"spec  {pair.spec_url}")
-            click.echo(f"base  {pair.base_url}")
-            click.echo(f"N* of this profile is {crossover(chosen):.2f}; Ctrl-C stops both.")
+            for name, url in pair.urls.items():
+                click.echo(f"{name}  {url}")
+            what = "both" if options.only is None else "it"
+            click.echo(f"N* of this profile is {crossover(chosen):.2f}; Ctrl-C stops {what}.")
         await stopped.wait()
     return 0
 

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import click
 
-from proxy.commands.keys import NOTE, key_of
+from proxy.commands.keys import NOTE, admin_token, key_of
 from proxy.errors import ConfigError, SpecswitchError
 
 _EPILOG = """\b
 Exit codes:
   0    concluded, whatever the verdict; the calibration file is written
-  1    a server failed, or what was measured allows no conclusion; it says why
+  1    a server failed, or what was measured allows no conclusion, or the
+       specswitch of --reload does not go by it; it says why
   2    wrong usage
   3    undecided: the file is written, and serve stays on base with it; run it
        again for more
@@ -63,6 +64,12 @@ def _levels(_: click.Context, __: click.Parameter, value: str | None) -> tuple[i
 )
 @click.option(
     "--report", type=click.Path(path_type=Path, dir_okay=False), help="Write an HTML report here."
+)
+@click.option(
+    "--reload",
+    metavar="URL",
+    help="Afterwards, have the specswitch with this admin listener go by it: POST /admin/reload, "
+    "with the token in SPECSWITCH_AUTH_ADMIN_TOKEN. Its policy.calibration must be this file.",
 )
 @click.option(
     "--prompts",
@@ -146,6 +153,7 @@ def calibrate(*, as_json: bool, levels: tuple[int, ...] | None, **given: object)
     from proxy.tools.calibrate.report import show  # noqa: PLC0415 - the same
 
     given |= {"spec_api_key": key_of("spec"), "base_api_key": key_of("base")}
+    given["admin_token"] = admin_token()
     options = run.Options(levels=levels or LEVELS, **given)  # type: ignore[arg-type]  # click's own names and types
     console = Console(stderr=True)
     try:

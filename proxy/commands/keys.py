@@ -15,6 +15,11 @@ def key_of(name: str) -> str | None:
     return os.environ.get(f"SPECSWITCH_UPSTREAMS_{name.upper()}_API_KEY") or None
 
 
+def admin_token() -> str | None:
+    """What a specswitch asks for before it lets itself be changed, None where none is set."""
+    return os.environ.get("SPECSWITCH_AUTH_ADMIN_TOKEN") or None
+
+
 def keys_of_endpoints() -> list[str]:
     """`[NAME=]KEY`, separated by commas, for `specswitch bench`."""
     given = os.environ.get("SPECSWITCH_BENCH_API_KEY", "")

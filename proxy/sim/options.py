@@ -10,7 +10,7 @@ from proxy.sim.physics import FOUNDING, Profile, kappa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairOptions:
-    """A pair of engines on one GPU.
+    """A pair of engines on one GPU, or one engine of it on a GPU of its own.
 
     Raises:
         ValueError: `contention`, `time_scale` or `context_length` is impossible.
@@ -21,6 +21,8 @@ class PairOptions:
     spec_port: int = 0
     """0 for a free one."""
     base_port: int = 0
+    only: UpstreamName | None = None
+    """The one engine that is there; None: both. Alone it waits for nobody."""
     contention: float = 0.9
     """eta of physics.kappa; 0.9 is time slicing without MPS."""
     time_scale: float = 1.0
@@ -38,6 +40,11 @@ class PairOptions:
     def limits(self) -> Mapping[UpstreamName, Limits]:
         """By engine."""
         return {UpstreamName.SPEC: self.spec, UpstreamName.BASE: self.base}
+
+    @property
+    def names(self) -> tuple[UpstreamName, ...]:
+        """The engines that are there."""
+        return tuple(UpstreamName) if self.only is None else (self.only,)
 
     @property
     def ports(self) -> Mapping[UpstreamName, int]:

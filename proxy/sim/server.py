@@ -9,6 +9,7 @@ import asyncio
 import socket
 import struct
 from collections import deque
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from random import Random
 from types import TracebackType
@@ -69,7 +70,7 @@ class SimulatedPair:
             wall=datetime.now(UTC).timestamp(),
         )
         self._servers = {
-            name: _Server(Desk(name, options, self._clockwork)) for name in UpstreamName
+            name: _Server(Desk(name, options, self._clockwork)) for name in options.names
         }
         try:
             for server in self._servers.values():
@@ -98,14 +99,19 @@ class SimulatedPair:
         await self.close()
 
     @property
+    def urls(self) -> Mapping[UpstreamName, str]:
+        """Where each engine that is there listens, without a path."""
+        return {name: server.desk.url for name, server in self._servers.items()}
+
+    @property
     def spec_url(self) -> str:
         """Where the speculative engine listens, without a path."""
-        return self._servers[UpstreamName.SPEC].desk.url
+        return self.urls[UpstreamName.SPEC]
 
     @property
     def base_url(self) -> str:
         """Where the plain engine listens, without a path."""
-        return self._servers[UpstreamName.BASE].desk.url
+        return self.urls[UpstreamName.BASE]
 
     async def stop(self, name: UpstreamName | str) -> None:
         """Take an engine down as SIGKILL would: connections are reset, its work is lost."""

@@ -235,6 +235,24 @@ def test_the_engines_alone(number: signal.Signals) -> None:
         assert interrupted(process, number) == (0, "")
 
 
+@pytest.mark.parametrize(("name", "algorithm"), [("spec", "EAGLE3"), ("base", None)])
+def test_one_engine_alone(name: str, algorithm: str | None) -> None:
+    """It is there and the other is not; N* is that of the profile all the same."""
+    with started("engines", "--only", name, "--spec-port=0", "--base-port=0", "--json") as process:
+        told = json.loads(next_line(process))
+        assert set(told) == {name, "profile", "crossover"}
+        info = httpx2.get(f"{told[name]}/server_info", trust_env=False).json()
+        assert info["speculative_algorithm"] == algorithm
+        assert interrupted(process, signal.SIGTERM) == (0, "")
+
+
+def test_engines_on_another_address() -> None:
+    """Where it is told to, for a container's network."""
+    with started("engines", "--host=127.0.0.2", "--spec-port=0", "--base-port=0") as process:
+        assert next_line(process).startswith("spec  http://127.0.0.2:")
+        assert interrupted(process, signal.SIGTERM) == (0, "")
+
+
 def test_the_engines_in_words() -> None:
     """Without --json the addresses and N* are said for people."""
     with started("engines", "--spec-port=0", "--base-port=0") as process:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 from pathlib import Path
 from typing import NoReturn
 
@@ -22,10 +23,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def program(name: str, package: str) -> str:
-    """The path of `name`; without it the test is skipped with the reason, or fails in CI."""
-    found = shutil.which(name)
+    """The path of `name`; without it the test is skipped with the reason, or fails in CI.
+
+    What a package has brought lies beside this Python, and need not be on the path.
+    """
+    own = Path(sys.executable).parent
+    found = shutil.which(name, path=f"{own}{os.pathsep}{os.environ['PATH']}")
     if found is None:
-        unable(f"{name} is not installed (Debian: {package})")
+        unable(f"{name} is not installed (package: {package})")
     return found
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from proxy import __version__
-from proxy.cli import _run, main
+from proxy.cli import _run, _terminated, main
 from proxy.core.dispatch import Dispatcher
 from proxy.errors import ConfigError, SpecswitchError
 from proxy.tools.traffic import View
@@ -213,6 +214,13 @@ def test_each_flag_is_a_key(flag: str, value: str, path: str) -> None:
     result = run("serve", "--check", flag, value)
     assert result.exit_code == 2
     assert result.stderr.startswith(f"{path}: must ")
+
+
+def test_the_first_process_of_a_container_heeds_sigterm() -> None:
+    """There a signal that nobody handles is ignored; tests/deploy tries it in one."""
+    with pytest.raises(SystemExit) as raised:
+        _terminated(signal.SIGTERM, None)
+    assert raised.value.code == 143
 
 
 # What ends early -----------------------------------------------------------------------------

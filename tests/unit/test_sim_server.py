@@ -445,6 +445,17 @@ async def test_an_engine_that_comes_back() -> None:
         assert answer.status_code == 200
 
 
+@pytest.mark.parametrize("name", [SPEC, BASE])
+async def test_one_engine_alone(name: UpstreamName) -> None:
+    """It serves, and waits for nobody, since the other is not on its GPU."""
+    async with _pair(only=name) as pair, httpx2.AsyncClient() as client:
+        assert list(pair.urls) == [name]
+        answer = await client.post(f"{pair.urls[name]}/v1/chat/completions", json=_chat())
+        assert answer.status_code == 200
+        await pair.stop(name)
+        await pair.restart(name)
+
+
 async def test_a_port_that_is_taken() -> None:
     """The start fails, and what had been started is gone."""
     async with _pair() as pair:

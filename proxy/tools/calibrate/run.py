@@ -24,6 +24,7 @@ from proxy.errors import SpecswitchError
 from proxy.tools import prompts as prompt_lists
 from proxy.tools import report as reports
 from proxy.tools.asking import connect, model_of
+from proxy.tools.calibrate import handover
 from proxy.tools.calibrate.conclusion import Conclusion, conclude
 from proxy.tools.calibrate.plan import LEVELS, Plan, fitting, sweep_seconds
 from proxy.tools.calibrate.report import blocks
@@ -75,6 +76,10 @@ class Options:
     """Of each measured request."""
     temperature: float = 0.0
     report: Path | None = None
+    reload: str | None = None
+    """The admin listener of the specswitch that is to go by it."""
+    admin_token: str | None = None
+    """Its token."""
     force: bool = False
     """Measure although doctor finds errors."""
     fresh: bool = False
@@ -119,9 +124,12 @@ async def calibrate(
 
     Raises:
         SpecswitchError: the servers are no pair, a request failed, or nothing may be concluded from
-            what was measured. What was measured until then is kept.
+            what was measured. What was measured until then is kept. Or the specswitch that is to
+            go by it does not.
     """
     _reject_lost_work(options)
+    if options.reload is not None:
+        await handover.reload(options.reload, token=options.admin_token)
     prompts = (
         prompt_lists.builtin() if options.prompts is None else prompt_lists.read(options.prompts)
     )
@@ -143,7 +151,17 @@ async def calibrate(
         console.print(hint, markup=False, highlight=False, soft_wrap=True)
         raise
     _write(options, outcome)
+    if options.reload is not None:
+        await _hand_over(options, options.reload, outcome, console)
     return outcome
+
+
+async def _hand_over(options: Options, url: str, outcome: Outcome, console: Console) -> None:
+    try:
+        await handover.hand_over(url, outcome.calibration, token=options.admin_token)
+    except SpecswitchError as error:
+        raise SpecswitchError(f"{error}\n{options.out} is written all the same") from error
+    _say(console, f"the specswitch at {url} goes by it now")
 
 
 def _reject_lost_work(options: Options) -> None:
