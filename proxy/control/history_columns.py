@@ -62,9 +62,9 @@ def columns(history: History, started: datetime, after: float) -> HistoryColumns
     samples = history.samples(after)
     return HistoryColumns(
         started=started,
-        now=round(history.now, _DIGITS),
+        now=history.now,
         interval=INTERVAL_SECONDS,
-        at=[round(each.at, _DIGITS) for each in samples],
+        at=[each.at for each in samples],
         mode=[each.mode for each in samples],
         offered=[None if each.offered is None else round(each.offered, 1) for each in samples],
         queue_depth=[each.queue_depth for each in samples],
@@ -95,7 +95,7 @@ def _line(changed: Changed) -> SwitchLine:
     switch = changed.switch
     return SwitchLine(
         time=day(changed.day),
-        at=round(changed.at, _DIGITS),
+        at=changed.at,
         to=switch.to,
         reason=switch.reason,
         in_flight=switch.in_flight,

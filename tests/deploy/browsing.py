@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.resources import files
-from typing import Literal
+from typing import Literal, Self
 from urllib.parse import urlsplit
 
 import httpx2
@@ -20,7 +20,6 @@ from playwright.sync_api import (
     BrowserContext,
     ConsoleMessage,
     Page,
-    Request,
     ViewportSize,
     expect,
     sync_playwright,
@@ -82,29 +81,15 @@ class Visit:
         self.network: list[str] = []
         self.asked: list[str] = []
         """Every address, in its order."""
-        self.at_once = 0
-        """The most requests that were open at one time since it was set to 0."""
-        self._open = 0
         self.page: Page = context.new_page()
         self.page.on("console", self._said)
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.page.on("request", self._asks)
-        self.page.on("requestfinished", self._has)
-        self.page.on("requestfailed", self._has)
+        self.page.on("request", lambda request: self.asked.append(request.url))
 
     def _said(self, message: ConsoleMessage) -> None:
         if message.type in {"error", "warning"}:
             kind = self.network if message.text.startswith(NETWORK) else self.errors
             kind.append(message.text)
-
-    def _asks(self, request: Request) -> None:
-        self.asked.append(request.url)
-        self._open += 1
-        self.at_once = max(self.at_once, self._open)
-
-    def _has(self, request: Request) -> None:
-        del request
-        self._open -= 1
 
     def text(self, selector: str) -> str:
         """What stands there."""
@@ -156,7 +141,7 @@ def visit(
     width: int = 1200,
     scheme: Scheme = "light",
     silent: bool = False,
-    prepare: Callable[[Page], None] = lambda page: None,
+    prepare: Callable[[Page], None] | None = None,
 ) -> Iterator[Visit]:
     """Open the page; `prepare` is called before it is asked for.
 
@@ -166,7 +151,8 @@ def visit(
     context = browser.new_context(viewport=size, color_scheme=scheme)
     try:
         made = Visit(context, url)
-        prepare(made.page)
+        if prepare is not None:
+            prepare(made.page)
         made.page.goto(url)
         yield made
         assert made.errors == []
@@ -201,7 +187,7 @@ class Traffic:
                     self.failed.append(repr(error))
                     return
 
-    def __enter__(self) -> "Traffic":
+    def __enter__(self) -> Self:
         for each in self._threads:
             each.start()
         return self

@@ -152,13 +152,13 @@ def test_a_switch_is_told_with_its_reason_and_its_time() -> None:
     """Newest first, by the clock of the rows and by the time of day."""
     scene = Scene()
     scene.pass_time(2.5)
-    scene.dispatcher.set_control(Control.SPEC, by="test", now=scene.now)
+    scene.dispatcher.set_control(Control.OBSERVE, by="test", now=scene.now)
     scene.pass_time(1.0)
-    scene.dispatcher.set_control(Control.BASE, by="test", now=scene.now)
+    scene.dispatcher.set_control(Control.SPEC, by="test", now=scene.now)
 
     last, first = scene.told(after=0.0).switches
-    assert (last.to, last.reason, last.at) == (BASE, SwitchReason.CONTROL, 3.5)
-    assert (first.to, first.reason, first.at) == (SPEC, SwitchReason.CONTROL, 2.5)
+    assert (last.to, last.reason, last.at) == (SPEC, SwitchReason.CONTROL, 3.5)
+    assert (first.to, first.reason, first.at) == (BASE, SwitchReason.CONTROL, 2.5)
     assert (last.time - NOON).total_seconds() == 3.5
 
 
@@ -174,6 +174,16 @@ def test_only_what_came_later_is_told_where_that_is_asked() -> None:
     assert scene.told(after=6.0).at == []
     assert scene.told(after=6.0).switches == []
     assert scene.told(after=1e9).at == []
+
+
+def test_no_row_is_told_twice_however_it_is_written() -> None:
+    """Seconds are told as they are kept: a number with more digits would be later than itself."""
+    scene = Scene()
+    scene.now += 1.0 / 3.0
+    scene.pass_time(2.0)
+    (*_, last) = scene.told().at
+
+    assert scene.told(after=last).at == []
 
 
 def test_no_more_than_15_minutes_and_50_switches_are_kept() -> None:

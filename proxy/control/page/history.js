@@ -67,8 +67,8 @@ export class History {
     this.samples = this.samples.filter((each) => each.t > now - SECONDS - 5);
     const known = new Set(this.switches.map((each) => each.time));
     const news = answer.switches.filter((each) => !known.has(each.time));
-    const timed = news.map((each) => ({ ...each, t: begin + each.at }));
-    this.switches = [...timed, ...this.switches].slice(0, SWITCHES);
+    for (const each of news.toReversed()) this.switches.unshift({ ...each, t: begin + each.at });
+    this.switches.splice(SWITCHES);
   }
 
   /**
@@ -131,9 +131,9 @@ function added(a, b) {
   return { spec, base };
 }
 
-/** @param {Sample} sample @returns {number} */
-export function total(sample) {
-  return sample.inFlight.spec + sample.inFlight.base;
+/** @param {Sample} each @returns {number} */
+export function total(each) {
+  return each.inFlight.spec + each.inFlight.base;
 }
 
 /** @param {Sum} sum @returns {number | null} */

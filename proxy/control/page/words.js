@@ -203,9 +203,13 @@ export function duration(seconds) {
   return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
 }
 
+/** @param {number} n @returns {string} */
+function two(n) {
+  return String(n).padStart(2, "0");
+}
+
 /** @param {Date} day @returns {string} the time of day here, with the date unless it is today */
 export function clock(day) {
-  const two = (/** @type {number} */ n) => String(n).padStart(2, "0");
   const time = `${two(day.getHours())}:${two(day.getMinutes())}:${two(day.getSeconds())}`;
   if (day.toDateString() === new Date().toDateString()) return time;
   return `${day.getFullYear()}-${two(day.getMonth() + 1)}-${two(day.getDate())} ${time}`;
