@@ -279,6 +279,7 @@ async def test_the_api_is_described(scene: Scene) -> None:
         "/metrics",
         "/admin/state",
         "/admin/decisions",
+        "/admin/history",
         "/admin/control",
         "/admin/upstreams/{name}",
         "/admin/reload",

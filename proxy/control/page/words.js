@@ -137,7 +137,7 @@ function unusable(state, name) {
   const upstream = state.upstreams[name];
   if (upstream.admin_state !== "ready") return `${name} is set to ${upstream.admin_state}`;
   if (upstream.health !== "ejected") return `${name} has only just come back`;
-  return `${name} is ejected`;
+  return upstream.cause === null ? `${name} is not there yet` : `${name} is ejected`;
 }
 
 /** @param {Upstream} upstream @returns {string} its health, with the cause */
