@@ -218,7 +218,7 @@ def test_landmarks_and_headings_are_an_outline(browser: Browser, served: Specswi
         for name in (
             "Mode",
             "Control",
-            "The last 15 minutes",
+            "The last 3 minutes",
             "spec",
             "base",
             "Calibration",

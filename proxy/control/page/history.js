@@ -72,14 +72,14 @@ export class History {
   }
 
   /**
-   * @param {number} now @param {number} width  seconds in one
+   * @param {number} from @param {number} width  seconds in one
    * @returns {Sample[]} samples put together, on a grid that does not move with `now`
    */
-  bins(now, width) {
+  bins(from, width) {
     /** @type {Map<number, Sample>} */
     const found = new Map();
     for (const each of this.samples) {
-      if (each.t <= now - SECONDS) continue;
+      if (each.t <= from) continue;
       const slot = Math.floor(each.t / width);
       const before = found.get(slot);
       found.set(slot, before === undefined ? each : both(before, each));

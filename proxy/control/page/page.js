@@ -108,13 +108,22 @@ function showMode(state) {
   const differs = state.mode_wanted !== state.mode;
   put(element("wanted"), differs ? `By load alone it would be ${state.mode_wanted}.` : "");
   document.title = `${state.mode} · specswitch`;
+  const { crossover, in_flight: counts, offered } = state;
+  const last = history.switches.at(0)?.time ?? "";
+  const since = new Date(Math.max(Date.parse(state.started), Date.parse(last) || 0));
+  putFacts(element("load"), [
+    ["In flight", `${counts.spec + counts.base}, N* ${words.figure(crossover.in_flight)}`],
+    ["Offered, tokens/s", `${words.figure(offered.fast, 0)}, λ* ${words.figure(crossover.tokens_per_second, 0)}`],
+    ["Waiting here", String(state.queue_depth)],
+    [`On ${state.mode} since`, words.clock(since)],
+  ]);
 }
 
 /** @param {State} state */
 function showControl(state) {
   press(element("control-buttons"), state.control);
   put(element("control-means"), words.CONTROLS[state.control]);
-  put(element("control-set"), `Set by ${state.control_set_by}, ${words.clock(new Date(state.control_set_at))}.`);
+  put(element("control-set"), `Set by ${state.control_set_by} at ${words.clock(new Date(state.control_set_at))}.`);
 }
 
 /** @param {State} state @param {Name} name */

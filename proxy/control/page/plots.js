@@ -30,6 +30,13 @@ const HEIGHT = 132;
 const BAND = 24;
 const PIXELS = 3;
 const MEAN_SECONDS = 60;
+/** Seconds that the plots may reach back, and where they say so: a young process has no 15 minutes. */
+const REACHES = new Map([
+  [180, [3, 2, 1, 0]],
+  [300, [5, 4, 3, 2, 1, 0]],
+  [600, [10, 5, 0]],
+  [SECONDS, [15, 10, 5, 0]],
+]);
 
 /** @param {import("./words.js").Numeral} value @returns {number | null} what can be drawn */
 function drawable(value) {
@@ -117,7 +124,10 @@ export class Plots {
     this.state = null;
     /** How long ago it is that one points at; null for now. @type {number | null} */
     this.ago = null;
+    /** How far the plots reach back, in seconds. */
+    this.reach = SECONDS;
     this.past = /** @type {HTMLElement} */ (document.getElementById("past"));
+    this.title = /** @type {HTMLElement} */ (document.getElementById("past-title"));
     this.when = /** @type {HTMLElement} */ (document.getElementById("when"));
     this.cursor = /** @type {HTMLInputElement} */ (document.getElementById("cursor"));
     /** @type {Map<string, SVGElement>} */
@@ -136,7 +146,7 @@ export class Plots {
     drawing.addEventListener("pointermove", (event) => {
       const { left, width } = drawing.getBoundingClientRect();
       const share = (event.clientX - left - LEFT) / (width - LEFT);
-      this.point(share < 0 ? null : Math.round((1 - share) * SECONDS));
+      this.point(share < 0 ? null : Math.round((1 - share) * this.reach));
     });
     drawing.addEventListener("pointerleave", () => this.point(null));
   }
@@ -156,6 +166,10 @@ export class Plots {
   draw() {
     const now = this.now();
     const ago = this.ago;
+    const age = now - (this.history.samples.at(0)?.t ?? now);
+    this.reach = [...REACHES.keys()].find((each) => each >= age) ?? SECONDS;
+    this.cursor.min = String(-this.reach);
+    this.title.textContent = `The last ${this.reach / 60} minutes`;
     const then = ago === null ? "" : `${duration(ago)} ago, at ${clock(new Date(Date.now() - ago * 1000))}`;
     this.when.textContent = then;
     this.cursor.setAttribute("aria-valuetext", then || "now");
@@ -174,32 +188,31 @@ export class Plots {
 
   /** @param {number} width @returns {number} whole seconds of one bin */
   seconds(width) {
-    return Math.max(1, Math.ceil(SECONDS / ((width - LEFT) / PIXELS)));
+    return Math.max(1, Math.ceil(this.reach / ((width - LEFT) / PIXELS)));
   }
 
   /** @param {number} now */
   drawBand(now) {
     const drawing = /** @type {SVGElement} */ (this.drawings.get("band"));
     const width = this.resize(drawing, BAND);
-    const x = across(now, width);
+    const x = across(now, width, this.reach);
+    const from = now - this.reach;
     const parts = [hatching()];
-    for (const run of runs(this.history.samples.filter((s) => s.t > now - SECONDS))) {
-      const from = Math.max(LEFT, x(run.from));
-      const size = { x: from, y: 0, width: Math.max(1, x(run.to) - from), height: BAND };
+    for (const run of runs(this.history.samples.filter((s) => s.t > from))) {
+      const left = Math.max(LEFT, x(run.from));
+      const size = { x: left, y: 0, width: Math.max(1, x(run.to) - left), height: BAND };
       parts.push(shape("rect", { class: `fill ${run.mode}`, ...size }));
       if (run.mode === "base") parts.push(shape("rect", { class: "hatch", fill: "url(#hatch)", ...size }));
-      if (size.width > 44) parts.push(shape("text", { class: "inside", x: from + 7, y: 16 }, run.mode));
+      if (size.width > 44) parts.push(shape("text", { class: "inside", x: left + 7, y: 16 }, run.mode));
     }
-    for (const each of this.history.switches) {
-      if (each.t > now - SECONDS) parts.push(upright(x(each.t), BAND, "mark"));
-    }
+    const switches = this.history.switches.filter((s) => s.t > from);
+    for (const each of switches) parts.push(upright(x(each.t), BAND, "mark"));
     if (this.ago !== null) parts.push(upright(x(now - this.ago), BAND, "pointer"));
     drawing.replaceChildren(...parts);
     const shown = this.at(now, 1);
     const word = this.ago === null ? this.state?.mode : shown?.mode;
     this.read("band", [{ name: word ?? null, text: word ?? UNKNOWN }]);
-    const switches = this.history.switches.filter((s) => s.t > now - SECONDS).length;
-    drawing.setAttribute("aria-label", `Mode over the last 15 minutes: now ${word ?? "unknown"}, ${switches} switches`);
+    drawing.setAttribute("aria-label", `Mode: ${word ?? "unknown"}; ${switches.length} switches in ${this.reach / 60} minutes`);
   }
 
   /** @param {Kind} kind @param {number} now */
@@ -207,15 +220,15 @@ export class Plots {
     const drawing = /** @type {SVGElement} */ (this.drawings.get(kind.id));
     const width = this.resize(drawing, HEIGHT);
     const seconds = this.seconds(width);
-    const bins = this.history.bins(now, seconds);
+    const bins = this.history.bins(now - this.reach, seconds);
     const limit = this.state === null ? { value: null, label: "" } : kind.limit(this.state);
     const peak = Math.max(0, ...bins.map((s) => (kind.stacked ? total(s) : Math.max(...kind.values(s).map(Number)))));
     // A limit far above what there is would press it flat; it is in the label all the same.
     const near = limit.value !== null && limit.value <= Math.max(4 * peak, 2 * kind.least);
     const most = niceAbove(Math.max(kind.least, peak * 1.05, near && limit.value ? limit.value * 1.15 : 0));
     const y = (/** @type {number} */ value) => TOP + (1 - value / most) * (HEIGHT - TOP - BOTTOM);
-    const x = across(now, width);
-    const parts = axes(width, most, y, kind.tick);
+    const x = across(now, width, this.reach);
+    const parts = axes(width, this.reach, most, y, kind.tick);
     parts.push(...(kind.stacked ? areas(bins, x, y, seconds) : lines(kind, bins, x, y, seconds)));
     if (limit.value !== null) parts.push(...limitLine(near ? y(limit.value) : TOP, width, near, limit.label));
     if (this.ago !== null) parts.push(upright(x(now - this.ago), HEIGHT - BOTTOM, "pointer", TOP));
@@ -231,7 +244,7 @@ export class Plots {
     const title = document.querySelector(`#${kind.id} .title`)?.textContent ?? "";
     const said = words.map(({ name, text }) => (name === null ? text : `${name} ${text}`)).join(", ");
     const bound = limit === "" ? "" : `; ${limit}`;
-    drawing.setAttribute("aria-label", `${title}: ${said}; at most ${kind.tick(+peak.toPrecision(3))} in 15 minutes${bound}`);
+    drawing.setAttribute("aria-label", `${title}: ${said}; at most ${kind.tick(+peak.toPrecision(3))} in ${this.reach / 60} minutes${bound}`);
   }
 
   /** @param {number} now @param {number} seconds @returns {Sample | null} what is pointed at, or lately */
@@ -254,9 +267,9 @@ export class Plots {
   }
 }
 
-/** @param {number} now @param {number} width @returns {(t: number) => number} */
-function across(now, width) {
-  return (t) => Math.round((LEFT + (1 - (now - t) / SECONDS) * (width - LEFT)) * 10) / 10;
+/** @param {number} now @param {number} width @param {number} reach @returns {(t: number) => number} */
+function across(now, width, reach) {
+  return (t) => Math.round((LEFT + (1 - (now - t) / reach) * (width - LEFT)) * 10) / 10;
 }
 
 /** @param {number} x @param {number} bottom @param {string} kind @param {number} [top] */
@@ -284,16 +297,17 @@ function runs(samples) {
   return found;
 }
 
-/** @param {number} width @param {number} most @param {(v: number) => number} y @param {(v: number) => string} tick */
-function axes(width, most, y, tick) {
+/** @param {number} width @param {number} reach @param {number} most @param {(v: number) => number} y @param {(v: number) => string} tick */
+function axes(width, reach, most, y, tick) {
   const parts = [];
   for (const value of [0, most / 2, most]) {
     parts.push(shape("line", { class: value === 0 ? "axis" : "grid", x1: LEFT, x2: width, y1: y(value), y2: y(value) }));
     parts.push(shape("text", { class: "tick end", x: LEFT - 6, y: y(value) + 4 }, value === 0 ? "0" : tick(value)));
   }
-  for (const minutes of [15, 10, 5, 0]) {
-    const x = LEFT + (1 - (minutes * 60) / SECONDS) * (width - LEFT);
-    const anchor = { 15: "start", 0: "end" }[minutes] ?? "middle";
+  for (const minutes of REACHES.get(reach) ?? []) {
+    const share = 1 - (minutes * 60) / reach;
+    const x = LEFT + share * (width - LEFT);
+    const anchor = share === 0 ? "start" : share === 1 ? "end" : "middle";
     parts.push(shape("text", { class: `tick ${anchor}`, x, y: HEIGHT - 4 }, minutes === 0 ? "now" : `−${minutes} min`));
   }
   return parts;
@@ -301,7 +315,7 @@ function axes(width, most, y, tick) {
 
 /** @param {number} y @param {number} width @param {boolean} near @param {string} label */
 function limitLine(y, width, near, label) {
-  const text = shape("text", { class: "limit end", x: width - 2, y: near ? y - 4 : y + 8 }, near ? label : `↑ ${label}`);
+  const text = shape("text", { class: "limit", x: LEFT + 4, y: near ? y - 4 : y + 8 }, near ? label : `↑ ${label}`);
   return near ? [shape("line", { class: "limit", x1: LEFT, x2: width, y1: y, y2: y }), text] : [text];
 }
 

@@ -121,15 +121,15 @@ export function modeSentence(state) {
   if (!NAMES.some((name) => isUsable(state, name))) return "Neither upstream can be used.";
   const { mode, mode_reason: reason, topology } = state;
   const most = state.crossover.in_flight;
-  let why = REASONS[reason] ?? reason;
-  if (reason === "health") why = unusable(state, mode === "spec" ? "base" : "spec");
+  let because = REASONS[reason] ?? reason;
+  if (reason === "health") because = unusable(state, mode === "spec" ? "base" : "spec");
   if (reason === "in_flight" && typeof most === "number" && most < 1) {
-    why = "speculation does not pay, not even for one";
+    because = "speculation does not pay, not even for one";
   }
   if (mode === "spec" && topology === "separate") {
-    return `New requests go to spec, and to base what is too much for it: ${why}.`;
+    return `New requests go to spec, and to base what is too much for it: ${because}.`;
   }
-  return `New requests go to ${mode}: ${why}.`;
+  return `New requests go to ${mode}: ${because}.`;
 }
 
 /** @param {State} state @param {Name} name @returns {string} why it cannot be used */
@@ -140,12 +140,16 @@ function unusable(state, name) {
   return upstream.cause === null ? `${name} is not there yet` : `${name} is ejected`;
 }
 
+/** @param {Upstream} upstream @returns {string} why it is ejected */
+function why(upstream) {
+  return upstream.cause === null ? "no good probe so far" : (CAUSES[upstream.cause] ?? upstream.cause);
+}
+
 /** @param {Upstream} upstream @returns {string} its health, with the cause */
 export function healthSentence(upstream) {
   const word = HEALTH[upstream.health] ?? upstream.health;
   if (upstream.health !== "ejected") return word;
-  if (upstream.cause === null) return "not usable yet: no good probe so far";
-  return `${word}: ${CAUSES[upstream.cause] ?? upstream.cause}`;
+  return upstream.cause === null ? `not there yet: ${why(upstream)}` : `${word}: ${why(upstream)}`;
 }
 
 /** @param {State} state @returns {string[]} what an operator should know at once */
@@ -168,7 +172,7 @@ export function alerts(state) {
 /** @param {Upstream} upstream @returns {string} */
 function whyDown(upstream) {
   if (upstream.admin_state !== "ready") return `the operator has set it to ${upstream.admin_state}`;
-  return healthSentence(upstream);
+  return why(upstream);
 }
 
 /** @param {State} state @returns {string} what is known of where speculation pays */
