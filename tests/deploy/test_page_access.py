@@ -214,7 +214,7 @@ def test_landmarks_and_headings_are_an_outline(browser: Browser, served: Specswi
         seen.is_live()
         assert seen.page.locator("h1").count() == 1
         for role in ("banner", "main", "contentinfo"):
-            expect(seen.page.get_by_role(role)).to_have_count(1)  # type: ignore[arg-type]  # a name of a loop
+            expect(seen.page.get_by_role(role)).to_have_count(1)
         for name in (
             "Mode",
             "Control",

@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from proxy.control.history import KEPT, SWITCHES_KEPT, History
 from proxy.control.history_columns import (
     HistoryColumns,
@@ -201,7 +203,7 @@ def test_no_more_than_15_minutes_and_50_switches_are_kept() -> None:
 
 def fields() -> list[str]:
     """What an answer has, dotted."""
-    inner = {"upstreams": UpstreamColumns, "switches": SwitchLine}
+    inner: dict[str, type[BaseModel]] = {"upstreams": UpstreamColumns, "switches": SwitchLine}
     found = []
     for name in HistoryColumns.model_fields:
         star = "*." if name == "upstreams" else ""

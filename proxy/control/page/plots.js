@@ -23,7 +23,7 @@ import { NAMES, UNKNOWN, clock, duration, figure, span } from "./words.js";
  */
 
 const SVG = "http://www.w3.org/2000/svg";
-const LEFT = 44;
+const LEFT = 50;
 const BOTTOM = 18;
 const TOP = 10;
 const HEIGHT = 132;
@@ -111,7 +111,7 @@ function shape(name, attributes, text) {
 /** @param {number} value @returns {number} the next number that halves well */
 function niceAbove(value) {
   const power = 10 ** Math.floor(Math.log10(value));
-  const found = [1, 2, 4, 6, 8, 10].find((each) => each * power >= value * (1 - 1e-9));
+  const found = [1, 1.2, 1.6, 2, 2.4, 3, 4, 6, 8, 10].find((each) => each * power >= value * (1 - 1e-9));
   return (found ?? 10) * power;
 }
 
