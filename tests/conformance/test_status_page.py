@@ -8,6 +8,7 @@ import pytest
 
 from proxy.control.history_columns import HistoryColumns
 from proxy.control.page_files import page_files
+from proxy.core.words import SwitchReason
 from tests.harness.client import RawClient, Response, get, post
 from tests.harness.running import Rig, rig
 from tests.harness.upstream import ByHand, reply
@@ -110,6 +111,16 @@ async def test_what_is_in_flight_is_in_the_history() -> None:
         await client.response()
         assert told.started == it.app.pair.facts.started
         assert told.mode[-1] is name
+
+
+async def test_a_switch_is_in_the_history_at_once() -> None:
+    """With its reason, before the second is over in which it happened."""
+    async with rig() as it:
+        word = it.app.dispatcher.mode.other
+        await it.admin("PUT", "/admin/control", {"control": word})
+
+        (last, *_) = (await history(it)).switches
+        assert (last.to, last.reason) == (word, SwitchReason.CONTROL)
 
 
 async def test_who_comes_again_gets_only_what_is_new() -> None:
