@@ -16,6 +16,7 @@ from proxy.data.downstream import (
 )
 from proxy.data.exchange import State
 from proxy.data.ledger import PLAIN
+from proxy.data.outbox import Outbox
 from proxy.data.reader import LARGE_BODY
 from proxy.data.upstream import EngineConnection
 from tests.harness.client import get, post
@@ -146,6 +147,29 @@ async def test_who_sends_no_more_is_not_waited_for(version: bytes) -> None:
     assert wire.client.closed
     assert not wire.client.eof
     assert wire.client.aborts == 0
+
+
+async def test_who_breaks_its_word_is_waited_for() -> None:
+    """What came behind a last request, while it ran, would destroy its answer."""
+    wire = Wire()
+    wire.connection.data_received(post("/generate", b"{}", headers={"Connection": "close"}))
+    wire.connection.data_received(b"x" * (MAX_AHEAD_BYTES + 1))
+    wire.upstream.data_received(reply(b"1"))
+
+    assert b"HTTP/1.1 200 " in wire.client.written
+    assert wire.client.eof
+    assert not wire.client.closed
+
+
+async def test_who_breaks_its_word_in_the_same_turn_is_waited_for() -> None:
+    """As the answer is written."""
+    wire = Wire()
+    wire.front.outbox = Outbox()
+    wire.connection.data_received(get("/livez", headers={"Connection": "close"}))
+    wire.connection.data_received(b"x")
+    await until(lambda: wire.client.eof, "it is said")
+
+    assert not wire.client.closed
 
 
 async def test_who_is_refused_before_its_body_is_waited_for() -> None:
