@@ -56,8 +56,8 @@ def base() -> str:
 
 def ensure(engine: Engine, image: str, *, target: str | None = None) -> None:
     """See that `engine` has `image`: as it is, pulled, or made here; `target` is its stand-in."""
-    if engine.has(image):
-        return
+    if engine.has(image) and (engine.borrowed or target is None):
+        return  # a stand-in of an earlier run may be of other files; what is the same costs nothing
     if engine.borrowed and engine.run("pull", image, check=False, timeout=900).returncode == 0:
         return
     if target is None:
