@@ -11,21 +11,21 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import UTC, datetime
 from math import inf
 from typing import Final
 
 from proxy import __version__, wiring
 from proxy.calibrated import calibration_of, tell_of
 from proxy.config import Config
-from proxy.control.admin import AdminServer, build_admin
+from proxy.control.admin import AdminServer, Kept, build_admin
 from proxy.control.decisions import Decisions
 from proxy.control.gauges import Sources
+from proxy.control.history import History
 from proxy.control.log import BufferedLog, LogFormat
 from proxy.control.logged import LogObserver
 from proxy.control.metrics import Metrics
 from proxy.control.observers import Observers
-from proxy.control.state import Facts, Known, Pair
+from proxy.control.state import Facts, Known, Pair, day
 from proxy.core.dispatch import CONFIGURED, Dispatcher
 from proxy.core.http import RequestIds
 from proxy.core.observer import Record
@@ -44,11 +44,6 @@ _log = logging.getLogger(__name__)
 
 TICK_SECONDS: Final = 0.25
 """How often time itself is looked at: four times in the second that the contract gives it."""
-
-
-def _day(nanoseconds: int) -> datetime:
-    """The time of day so long after 1970: for people, never for durations."""
-    return datetime.fromtimestamp(nanoseconds / 1e9, UTC)
 
 
 class App:
@@ -71,7 +66,10 @@ class App:
         self._reloading = asyncio.Lock()
         self.metrics = Metrics(__version__)
         self.decisions = Decisions(clock=clock, wall=wall, running=self._running)
-        self._observer = Observers(self.metrics, LogObserver(log, wall), self.decisions)
+        self.history = History(self.metrics, clock=clock, wall=wall)
+        self._observer = Observers(
+            self.metrics, LogObserver(log, wall), self.decisions, self.history
+        )
         self.calibration = calibration_of(config)
         settings = wiring.settings_of(config, self.calibration)
         self.dispatcher = Dispatcher(settings, self._observer, now=now)
@@ -84,11 +82,11 @@ class App:
         self.listener = Listener(self.front, self._client)
         self.pair = Pair(
             self.dispatcher,
-            Facts(version=__version__, started=_day(wall())),
+            Facts(version=__version__, started=day(wall())),
             self._known,
             calibration=lambda: self.calibration,
             clock=clock,
-            wall=lambda: _day(wall()),
+            wall=lambda: day(wall()),
         )
         self.pair.set_control(config.policy.control, by=CONFIGURED)
         self.metrics.watch(self.dispatcher, self._sources(), clock=clock)
@@ -308,7 +306,7 @@ class App:
         application = build_admin(
             self.pair,
             self.metrics,
-            decisions=self.decisions,
+            kept=Kept(self.decisions, self.history),
             reload=self.reload,
             token=lambda: self.config.auth.admin_token.get_secret_value() or None,
             known_hosts=wiring.known_hosts_of(config),
@@ -323,6 +321,7 @@ class App:
             now = self.clock()
             self.metrics.lagged(max(0.0, now - due))
             self.dispatcher.tick(now)
+            self.history.look(self.dispatcher, now)
             self.links.sweep(now)
 
 

@@ -160,6 +160,8 @@ Now it is yours; Ctrl-C stops all.
   curl -i {url}/v1/chat/completions -H 'content-type: application/json' \\
     -d '{{"messages": [{{"role": "user", "content": "hello"}}], "max_tokens": 32}}'
 
+  {admin}                     in a browser: the status page, live
+
   curl {admin}/admin/state    # what it thinks, and why
   curl {admin}/metrics        # the same for Prometheus
   curl {admin}/openapi.json   # the admin API; docs/admin.md explains it

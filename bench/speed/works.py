@@ -262,6 +262,16 @@ _ALL: Final = (
     ),
     Work(
         name="lag-8mb",
+        title="the target's own answers, beside 1 connection with bodies of 8 MB",
+        kind=Kind.REQUESTS,
+        load={"clients": 1, "seconds": 3},
+        beside={"clients": 1, "seconds": 4, "body": 8 * MiB - 4096},
+        own_path=True,
+        only=CORE,
+        table=Table.LATENESS,
+    ),
+    Work(
+        name="lag-8mb-4",
         title="the target's own answers, beside 4 connections with bodies of 8 MB",
         kind=Kind.REQUESTS,
         load={"clients": 1, "seconds": 3},

@@ -12,6 +12,9 @@ from proxy.config.model import Config, Section
 
 PREFIX: Final = "SPECSWITCH_"
 
+FOR_THE_BUILD: Final = "SPECSWITCH_COMPILE"
+"""Read by hatch_build.py; an image in which it stayed set must start."""
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:

@@ -21,7 +21,7 @@ from proxy.config.findings import (
 )
 from proxy.config.forms import from_text
 from proxy.config.model import Config, conflicts
-from proxy.config.settings import PREFIX, SETTINGS, VARIABLES
+from proxy.config.settings import FOR_THE_BUILD, PREFIX, SETTINGS, VARIABLES
 from proxy.errors import ConfigError
 
 Table = dict[str, object]
@@ -55,7 +55,8 @@ def combine(
     merged = dict(table)
     strangers: list[tuple[str, str]] = []
     names: dict[str, str] = {}
-    for variable in sorted(name for name in env if name.startswith(PREFIX)):
+    ours = {name for name in env if name.startswith(PREFIX)} - {FOR_THE_BUILD}
+    for variable in sorted(ours):
         setting = VARIABLES.get(variable)
         if setting is None:
             strangers.append((variable, unknown_variable(variable)))

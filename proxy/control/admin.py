@@ -9,9 +9,11 @@ import contextlib
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated
 
 import uvicorn
-from fastapi import FastAPI, Request, Response, Security
+from fastapi import FastAPI, Query, Request, Response, Security
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
@@ -22,7 +24,10 @@ from starlette.types import ASGIApp
 from proxy.control.decision_list import DecisionList
 from proxy.control.decisions import Decisions
 from proxy.control.guard import MAX_BODY_BYTES, FaultBody, Guard, fault
+from proxy.control.history import History
+from proxy.control.history_columns import HistoryColumns, columns
 from proxy.control.metrics import Metrics
+from proxy.control.page_files import PageFile, page_files
 from proxy.control.patience import Connection
 from proxy.control.state import Pair, State, Status
 from proxy.core.words import AdminState, Control, UpstreamName
@@ -79,6 +84,14 @@ Reload = Callable[[], Awaitable[Sequence[str]]]
 """Reads the configuration again; the keys that changed, or ConfigError."""
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is remembered: of requests, and of the pair."""
+
+    decisions: Decisions
+    history: History
+
+
 def build_admin(
     pair: Pair,
     metrics: Metrics,
@@ -86,7 +99,7 @@ def build_admin(
     reload: Reload,
     token: Callable[[], str | None],
     known_hosts: Iterable[str],
-    decisions: Decisions,
+    kept: Kept,
 ) -> ASGIApp:
     """The admin application.
 
@@ -105,7 +118,9 @@ def build_admin(
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     _add_reads(app, pair, metrics)
-    _add_decisions(app, decisions)
+    _add_decisions(app, kept.decisions)
+    _add_history(app, kept.history, pair)
+    _add_page(app)
     _add_changes(app, pair, reload)
     app.add_exception_handler(HTTPException, _http_fault)
     app.add_exception_handler(RequestValidationError, _validation_fault)
@@ -147,6 +162,29 @@ def _add_decisions(app: FastAPI, kept: Decisions) -> None:
         """The last 1,000 decisions, newest first."""
         # Written here, because FastAPI would check each of them again, in the streams' own loop.
         return Response(kept.newest().model_dump_json(), media_type="application/json")
+
+
+def _add_history(app: FastAPI, kept: History, pair: Pair) -> None:
+    @app.get("/admin/history", response_model=HistoryColumns)
+    async def history(after: Annotated[float, Query(allow_inf_nan=False)] = -1.0) -> Response:
+        """The last 15 minutes, second by second; with `after`, what came later than that."""
+        told = columns(kept, pair.facts.started, after)
+        return Response(told.model_dump_json(), media_type="application/json")
+
+
+def _add_page(app: FastAPI) -> None:
+    for file in page_files():
+        methods = ["GET", "HEAD"]
+        app.add_api_route(file.path, _served(file), methods=methods, include_in_schema=False)
+
+
+def _served(file: PageFile) -> Callable[[Request], Awaitable[Response]]:
+    async def serve(request: Request) -> Response:
+        if file.is_known_to(request.headers.get("if-none-match")):
+            return Response(status_code=304, headers=file.headers)
+        return Response(file.body, headers=file.headers)
+
+    return serve
 
 
 def _add_changes(app: FastAPI, pair: Pair, reload: Reload) -> None:

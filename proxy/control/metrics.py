@@ -18,7 +18,7 @@ from prometheus_client.utils import floatToGoString
 
 from proxy.control.gauges import PREFIX, Gauges, Sources
 from proxy.control.observers import Deaf
-from proxy.control.tallies import Counts, Spread
+from proxy.control.tallies import Counts, Spread, Sum
 from proxy.core.dispatch import Dispatcher
 from proxy.core.endpoints import ENDPOINTS
 from proxy.core.modes import Switch
@@ -152,6 +152,14 @@ class Metrics(Deaf):
     def render(self) -> tuple[bytes, str]:
         """The text of a scrape, and its content type."""
         return generate_latest(self._registry), CONTENT_TYPE_PLAIN_0_0_4
+
+    def first_token(self, name: UpstreamName) -> Sum:
+        """Times to the first token until now, in seconds."""
+        return self._first_token[name].so_far
+
+    def per_token(self, name: UpstreamName) -> Sum:
+        """Times per output token until now, in seconds; each request counts once."""
+        return self._per_token[name].so_far
 
     def collect(self) -> Iterator[Metric]:
         """Every family that is counted here; asked for by the library at a scrape."""

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Literal
 
 from pydantic import BaseModel
@@ -247,6 +247,11 @@ class Pair:
             signal_age=None if reading is None else reading.age(now),
             version=None if upstream.identity is None else upstream.identity.version,
         )
+
+
+def day(nanoseconds: int) -> datetime:
+    """The time of day so long after 1970: for people, never for durations."""
+    return datetime.fromtimestamp(nanoseconds / 1e9, UTC)
 
 
 def _number(value: float) -> Number:

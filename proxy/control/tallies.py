@@ -7,6 +7,7 @@ prometheus_client either: `metrics` makes its families from what is here.
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 K = TypeVar("K")
@@ -25,6 +26,18 @@ class Counts(Generic[K]):
         self.by[what] = self.by.get(what, 0) + count
 
 
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """How many values there were, and what they add up to."""
+
+    count: int
+    total: float
+
+    def __sub__(self, before: "Sum") -> "Sum":
+        """Those that came after `before`."""
+        return Sum(self.count - before.count, self.total - before.total)
+
+
 class Spread:
     """How values spread over buckets; bucket i holds those up to and with bound i."""
 
@@ -40,6 +53,11 @@ class Spread:
         """One value more."""
         self._in_bucket[bisect_left(self._bounds, value)] += 1
         self.total += value
+
+    @property
+    def so_far(self) -> Sum:
+        """All values until now."""
+        return Sum(sum(self._in_bucket), self.total)
 
     def cumulative(self) -> Iterator[int]:
         """Values up to each bound, and then all of them."""

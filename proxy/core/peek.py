@@ -84,7 +84,11 @@ class _Bulk(NamedTuple):
 
 
 def peek(
-    body: bytes, dialect: Dialect, *, estimate_prompt: bool, limits: SpecLimits | None = None
+    body: bytes | bytearray,
+    dialect: Dialect,
+    *,
+    estimate_prompt: bool,
+    limits: SpecLimits | None = None,
 ) -> Traits:
     """Return what *body* says; never raises, whatever the bytes are.
 
@@ -99,7 +103,7 @@ def peek(
 
 
 def _peek(
-    body: bytes,
+    body: bytes | bytearray,
     shape: Shape,
     estimate_prompt: bool,  # noqa: FBT001 - by position: it is asked for every request
     limits: SpecLimits | None,
@@ -137,7 +141,7 @@ def _peek(
     )
 
 
-def _marks(body: bytes) -> int:
+def _marks(body: bytes | bytearray) -> int:
     """Return how many values *body* may hold; as soon as they are too many, no more are counted."""
     marks = 0
     for start in range(0, len(body), _STRETCH):
@@ -153,7 +157,7 @@ def _marks(body: bytes) -> int:
     return marks
 
 
-def _open_to_weigh(body: bytes, shape: Shape) -> Body:
+def _open_to_weigh(body: bytes | bytearray, shape: Shape) -> Body:
     """Decode *body* with its messages, in one pass instead of two."""
     try:
         return shape.weighing.decode(body)
@@ -161,7 +165,7 @@ def _open_to_weigh(body: bytes, shape: Shape) -> Body:
         return _open_odd(body, shape)
 
 
-def _open(body: bytes, shape: Shape) -> Body:
+def _open(body: bytes | bytearray, shape: Shape) -> Body:
     """Decode *body*; ValueError where it is not a JSON object.
 
     Of one that is not small as tokens: to make a number of 4,300 digits takes 100 us, a key may
@@ -174,7 +178,7 @@ def _open(body: bytes, shape: Shape) -> Body:
         return _open_odd(body, shape)
 
 
-def _open_odd(body: bytes, shape: Shape) -> Body:
+def _open_odd(body: bytes | bytearray, shape: Shape) -> Body:
     """Decode a *body* in which a field has an odd type, or that is not strictly JSON."""
     if body.startswith(_COMPRESSED) or len(body) > _LARGE_BYTES:
         raise UnreadableBody
@@ -187,7 +191,7 @@ def _open_odd(body: bytes, shape: Shape) -> Body:
         return shape.kind(**_reread(body, shape.spelling))
 
 
-def _reread(body: bytes, spelling: Mapping[str, str]) -> dict[str, Raw]:
+def _reread(body: bytes | bytearray, spelling: Mapping[str, str]) -> dict[str, Raw]:
     if len(body) > _SMALL_BYTES:
         raise UnreadableBody
     found = json.loads(body)

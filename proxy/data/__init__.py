@@ -11,6 +11,7 @@ pool         the connections to one upstream: kept, in use, being made
 upstream     the asyncio protocol facing an engine
 response     an engine's response head, and what follows from it
 outbox       what is written in one turn of the loop, all at its end
+lane         large bodies are looked into one a turn
 front        what all client connections share
 ledger       what is noted of a request, and the record it becomes
 own          answers of our own as bytes

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Final
 
 RESERVE: Final = 128
-"""Descriptors for all that is no client of the endpoint: listeners, log, probes, name servers (64),
-the admin listener's clients (64)."""
+"""Descriptors for all that is no client of the endpoint: its listener (17 for each address), log,
+probes, name servers (64), the admin listener's clients (64)."""
 
 MOST_TOLD: Final = 1024
 """Clients over the limit that are told so at one time, each for a second at most; whoever comes on

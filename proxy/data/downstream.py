@@ -114,6 +114,7 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Bytes from the client."""
         if self._closing:
+            self._is_last = False
             return
         reader = self._reader
         reader.feed(data)
@@ -170,7 +171,7 @@ class ClientConnection(asyncio.Protocol):
 
     def pass_over_body(self) -> bool:
         """Read on past the body of a request that is answered at its head; whether it was there."""
-        return isinstance(self._reader.next(), bytes)
+        return isinstance(self._reader.next(), (bytes, bytearray))
 
     def failed(self, fault: Exception) -> None:
         """A fault of ours in the request that runs: report it, and give the connection up."""
@@ -293,7 +294,10 @@ class ClientConnection(asyncio.Protocol):
             self._unreadable(item, now)
         else:
             assert self._relay is not None  # noqa: S101 - a body follows its head
-            self._relay.body_read(item, now)
+            if isinstance(item, bytes):
+                self._relay.body_read(item, now)
+            else:
+                self._relay.large_body_read(item)
         return True
 
     def _go_on_later(self) -> None:
@@ -315,6 +319,7 @@ class ClientConnection(asyncio.Protocol):
         if self._answering:
             self._reader.close()
             self.keep_alive = False
+            self._is_last = False
         elif self._transport is not None and not self._deaf:
             self._transport.pause_reading()
             self._deaf = True
@@ -441,8 +446,8 @@ class ClientConnection(asyncio.Protocol):
     def _say_last_word(self, transport: asyncio.Transport) -> None:
         """Say that nothing follows, and let the client read what has been said.
 
-        From a client that sends no more either (RFC 9112 section 9.6) nothing can come that would
-        make the kernel reset the connection, and destroy the answer.
+        From a client that sends no more either (RFC 9112 section 9.6), and keeps its word, nothing
+        comes that would make the kernel reset the connection, and destroy the answer.
         """
         if self._is_last and not transport.get_write_buffer_size():
             transport.close()

@@ -15,6 +15,7 @@ from proxy.core.peek import peek
 from proxy.core.route import Need
 from proxy.core.words import UpstreamName
 from proxy.data.descriptors import MOST_TOLD
+from proxy.data.lane import Lane
 from proxy.data.ledger import PLAIN
 from proxy.data.outbox import Outbox
 from proxy.data.pool import Pool
@@ -54,6 +55,7 @@ class Front:
         "handshakes",
         "ids",
         "keyring",
+        "lane",
         "limits",
         "observer",
         "open_requests",
@@ -82,6 +84,7 @@ class Front:
         """Monotonic seconds."""
         self.cors = cors
         self.outbox = outbox
+        self.lane = Lane()
         self.connections: set[ClientConnection] = set()
         self.buffered = 0
         """Bytes of request bodies held now."""
@@ -132,7 +135,7 @@ class Front:
         """Whether a rule asks how long prompts are."""
         return self.dispatcher.settings.rules.max_spec_prompt_tokens > 0
 
-    def traits(self, endpoint: Endpoint, body: bytes) -> Traits:
+    def traits(self, endpoint: Endpoint, body: bytes | bytearray) -> Traits:
         """What `body` says that decides."""
         if endpoint.dialect is None:
             return PLAIN

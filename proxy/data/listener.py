@@ -34,9 +34,9 @@ SAY_SECONDS: Final = 1.0
 AT_ONCE: Final = 16
 """Clients that are taken in one turn. Each server asks in vain where there are fewer: 1 us."""
 
-RESUME_FREE: Final = 4 * AT_ONCE
-"""Descriptors that must be free before clients are taken again; more than pausing has freed, which
-is one for each server on each socket, of IPv4 and IPv6 at most."""
+RESUME_FREE: Final = 8
+"""Descriptors that must be free before clients are taken again, beside those of the servers, which
+pausing has freed itself."""
 
 _log = logging.getLogger(__name__)
 
@@ -63,7 +63,11 @@ class Listener:
         self._sockets = [socket.socket(fileno=os.dup(each.fileno())) for each in bound.sockets]
         for each in self._sockets:
             each.setblocking(False)  # as the loop has its own: the two are one
-        await self._serve(AT_ONCE - 1)
+        try:
+            await self._serve(AT_ONCE - 1)
+        except OSError:
+            self.close()
+            raise
 
     @property
     def port(self) -> int:
@@ -86,7 +90,7 @@ class Listener:
     async def look(self, now: float) -> None:
         """Take nobody while no descriptor is free, and say so."""
         if self.paused:
-            if descriptors_are_free(RESUME_FREE):
+            if descriptors_are_free(RESUME_FREE + AT_ONCE * len(self._sockets)):
                 await self._resume()
         elif not descriptors_are_free(1):
             self._pause()

@@ -14,6 +14,8 @@ from proxy.errors import BadRequest, BodyTooLarge, HeadersTooLarge, Refusal
 
 _BLANK_LINE: Final = b"\r\n\r\n"
 _LINE_ENDS: Final = b"\r\n"
+_NO_BODY: Final = bytearray()
+"""In the place of one whose second piece has not come; nothing is added to it."""
 _NO_PARSER: Final = httptools.HttpRequestParser(object())
 """In the place of one that nothing is fed to any more."""
 
@@ -22,9 +24,8 @@ MAX_FEEDS: Final = 64
 small as four bytes."""
 
 
-SMALL_PIECE: Final = 4096
-"""Bytes of a piece of a body to which the next one is added, which costs a copy: what a client cuts
-into pieces of a byte must not weigh forty times the body."""
+LARGE_BODY: Final = 1 << 18
+"""Bytes above which a body is told as it was gathered: another copy takes 0.5 ms a MiB."""
 
 
 class RequestHead:
@@ -85,7 +86,9 @@ class RequestReader:
 
     __slots__ = (
         "_begun",
+        "_body",
         "_complete",
+        "_first_piece",
         "_head",
         "_head_bytes",
         "_headers",
@@ -97,7 +100,6 @@ class RequestReader:
         "_max_header",
         "_parser",
         "_pending",
-        "_pieces",
         "_short",
         "_size",
         "_unfruitful",
@@ -133,10 +135,11 @@ class RequestReader:
         self._begun = False
         self._head_bytes = 0
         self._complete = False
-        self._pieces: list[bytes] = []
-        """Of the body, as they came."""
+        # Most bodies come in one piece, which is then kept as it came. The others grow in place: a
+        # list of what a client cut into chunks of two bytes would weigh twenty times the body.
+        self._first_piece = b""
+        self._body = _NO_BODY
         self._size = 0
-        """Bytes of all pieces."""
 
     def _reset_chunks(self) -> None:
         """Forget what only a head in parts or a chunked body leaves behind."""
@@ -177,10 +180,11 @@ class RequestReader:
         if not self.dead:
             self._pending = self._pending + data if self._pending else data
 
-    def next(self) -> RequestHead | bytes | Refusal | None:
+    def next(self) -> RequestHead | bytes | bytearray | Refusal | None:
         """Return the next head, then that request's whole body, or a refusal; None: needs bytes.
 
-        The body follows its head in a call of its own, b"" for a request without one.
+        The body follows its head in a call of its own, b"" for a request without one; a large one
+        is a bytearray, which is the caller's.
         """
         if self.dead:
             return None
@@ -199,7 +203,8 @@ class RequestReader:
         self.dead = True
         self._short = False
         self._pending = b""
-        self._pieces = []
+        self._first_piece = b""
+        self._body = _NO_BODY
         self._size = 0
         self._parser = _NO_PARSER
 
@@ -220,12 +225,15 @@ class RequestReader:
 
     def on_body(self, piece: bytes) -> None:
         """A piece of the body."""
-        self._size += len(piece)
-        pieces = self._pieces
-        if pieces and len(pieces[-1]) < SMALL_PIECE:
-            pieces[-1] += piece
+        if not self._size:
+            self._first_piece = piece
+        elif self._first_piece:
+            self._body = bytearray(self._first_piece)
+            self._body += piece
+            self._first_piece = b""
         else:
-            pieces.append(piece)
+            self._body += piece
+        self._size += len(piece)
 
     def on_message_complete(self) -> None:
         """The end of the request."""
@@ -347,7 +355,7 @@ class RequestReader:
 
     # body
 
-    def _next_body(self, head: RequestHead) -> bytes | Refusal | None:
+    def _next_body(self, head: RequestHead) -> bytes | bytearray | Refusal | None:
         if head.chunked:
             return self._next_chunked_body()
         length = head.content_length or 0
@@ -360,9 +368,9 @@ class RequestReader:
     def _feed_counted(self) -> bool:
         """Take what has come of a body whose length is known; whether that is all of it.
 
-        One that is here at once is fed, and is a small one, mostly. The pieces of others are kept
-        as they came: the parser would copy each. But of what follows a last request it is the
-        parser that knows it is one too many.
+        One that is here at once is fed, and is a small one, mostly. The parser would copy each
+        piece of the others once more. But of what follows a last request it is the parser that
+        knows it is one too many.
         """
         left, pending = self._left, self._pending
         if len(pending) <= left:  # compiled, a slice is a copy
@@ -380,13 +388,14 @@ class RequestReader:
         self._parser = httptools.HttpRequestParser(self)  # the old one still waits for that body
         return True
 
-    def _body_read(self) -> bytes:
-        pieces = self._pieces
-        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    def _body_read(self) -> bytes | bytearray:
+        first, body = self._first_piece, self._body
         self._reset()
-        return body
+        if not body:
+            return first
+        return body if len(body) > LARGE_BODY else bytes(body)
 
-    def _next_chunked_body(self) -> bytes | Refusal | None:
+    def _next_chunked_body(self) -> bytes | bytearray | Refusal | None:
         self._feed_chunked()
         if self.body_bytes > self._max_body:
             return self._too_large("more")

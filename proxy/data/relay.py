@@ -96,7 +96,7 @@ class Relay:
         self._side: EngineSide | None = None
         """How the server of its place is spoken to; a reload must not exchange it underway."""
         self._ticket: Ticket | None = None
-        self._body = b""
+        self._body: bytes | bytearray = b""
         self._body_read = False
         self._counted = 0
         self._response: ResponseHead | None = None
@@ -106,7 +106,7 @@ class Relay:
     @property
     def reading(self) -> bool:
         """Whether its body is still coming in."""
-        return self.exchange.state is _READING
+        return self.exchange.state is _READING and not self._body_read
 
     @property
     def _endpoint(self) -> Endpoint:
@@ -130,17 +130,13 @@ class Relay:
 
     def body_read(self, body: bytes, now: float) -> None:
         """The whole request is here."""
-        self._body_read = True
-        size = len(body)
-        self.body_grows(size)
-        if not self.reading:
-            return
-        self._body = body
-        endpoint = self._endpoint
-        traits = self._front.traits(endpoint, body)
-        self.account.read(traits, size, now)
-        self.exchange.streams = traits.stream and endpoint.dialect is not None
-        self._process(_REQUEST_READ)
+        if self._is_held(body):
+            self._decide(now)
+
+    def large_body_read(self, body: bytearray) -> None:
+        """The same; to look into a large body takes milliseconds."""
+        if self._is_held(body):
+            self._front.lane.add(self._at_turn)
 
     def refuse(self, refusal: Refusal) -> None:
         """Answer instead of an engine."""
@@ -456,6 +452,35 @@ class Relay:
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.drop()
+
+    # its body
+
+    def _is_held(self, body: bytes | bytearray) -> bool:
+        """Keep what has come, all of it; whether the request goes on."""
+        self._body_read = True
+        self.body_grows(len(body))
+        if self.exchange.state is not _READING:
+            return False
+        self._body = body
+        return True
+
+    def _at_turn(self) -> None:
+        """Decide in a turn of its own, unless it has ended by then."""
+        if self.exchange.state is not _READING:
+            return
+        try:
+            self._decide(self._front.clock())
+            self._client.request_moved()
+        except Exception as fault:  # noqa: BLE001 - reported, and this one request is given up
+            self._client.failed(fault)
+
+    def _decide(self, now: float) -> None:
+        """Look into the body, and go on with what it says."""
+        endpoint, body = self._endpoint, self._body
+        traits = self._front.traits(endpoint, body)
+        self.account.read(traits, len(body), now)
+        self.exchange.streams = traits.stream and endpoint.dialect is not None
+        self._process(_REQUEST_READ)
 
     def _let_body_go(self) -> None:
         if self._counted:

@@ -176,7 +176,7 @@ class EngineConnection(asyncio.Protocol):
 
     # what its sink does with it
 
-    def send(self, sink: Sink, head: bytes, body: bytes, outbox: Outbox) -> None:
+    def send(self, sink: Sink, head: bytes, body: bytes | bytearray, outbox: Outbox) -> None:
         """Send a request for `sink`, by the `outbox` unless it is large."""
         self._reset()
         self.served = True

@@ -87,7 +87,7 @@ def test_every_field_of_the_state_is_explained_and_no_other() -> None:
 
 def test_the_example_is_a_state() -> None:
     """It has every field and no other, with values that they can have."""
-    (example,) = re.findall(r"```json\n(.*?)```", ADMIN, re.DOTALL)
+    (example,) = re.findall(r"```json\n(.*?)```", section(ADMIN, "The state"), re.DOTALL)
     made = State.model_validate_json(example)
     assert made.model_dump(mode="json").keys() == json.loads(example).keys()
     assert set(made.upstreams) == {"spec", "base"}

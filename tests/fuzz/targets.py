@@ -35,7 +35,7 @@ def read_all(pieces: Iterator[bytes] | list[bytes]) -> tuple[list[Item], Request
                      item.keep_alive)
                 )  # fmt: skip
             elif item is not None:
-                found.append(type(item) if isinstance(item, Refusal) else item)
+                found.append(type(item) if isinstance(item, Refusal) else bytes(item))
     return found, reader
 
 

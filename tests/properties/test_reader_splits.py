@@ -102,7 +102,7 @@ def read(
             if isinstance(item, RequestHead):
                 found.append((item.target, b"\n".join(map(b":".join, item.headers))))
             else:
-                found.append(type(item) if isinstance(item, Refusal) else item)
+                found.append(type(item) if isinstance(item, Refusal) else bytes(item))
     return found
 
 

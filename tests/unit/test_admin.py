@@ -15,10 +15,11 @@ import pytest
 from fastapi import FastAPI
 
 from proxy.calibration import Calibration
-from proxy.control.admin import AdminServer, _listen, build_admin
+from proxy.control.admin import AdminServer, Kept, _listen, build_admin
 from proxy.control.decisions import Decisions
 from proxy.control.engine import Findings, Load, Reading
 from proxy.control.guard import MAX_BODY_BYTES
+from proxy.control.history import History
 from proxy.control.metrics import Metrics
 from proxy.control.state import Facts, Known, Pair
 from proxy.core.dispatch import Dispatcher
@@ -70,7 +71,10 @@ class Scene:
             reload=self.reload,
             token=lambda: self.token,
             known_hosts={"admin.example"},
-            decisions=Decisions(clock=lambda: self.now, wall=lambda: int(LATER.timestamp() * 1e9)),
+            kept=Kept(
+                Decisions(clock=lambda: self.now, wall=lambda: int(LATER.timestamp() * 1e9)),
+                History(self.metrics, clock=lambda: self.now, wall=lambda: 0),
+            ),
         )
         transport = httpx2.ASGITransport(app=self.app, raise_app_exceptions=False)
         self.client = httpx2.AsyncClient(transport=transport, base_url="http://localhost:8001")
@@ -275,6 +279,7 @@ async def test_the_api_is_described(scene: Scene) -> None:
         "/metrics",
         "/admin/state",
         "/admin/decisions",
+        "/admin/history",
         "/admin/control",
         "/admin/upstreams/{name}",
         "/admin/reload",

@@ -316,3 +316,10 @@ def test_pydantic_says_something_that_we_have_no_words_for() -> None:
         ("log",),
     )
     assert message == "is refused: Input is odd"
+
+
+def test_what_the_build_is_told_is_no_setting() -> None:
+    """An image in which SPECSWITCH_COMPILE stayed set starts; what is like it is a stranger."""
+    assert load(file=None, env={"SPECSWITCH_COMPILE": "1"}, overrides={}).listen.port == 8000
+    with pytest.raises(ConfigError, match="SPECSWITCH_COMPILED: unknown variable"):
+        load(file=None, env={"SPECSWITCH_COMPILED": "1"}, overrides={})

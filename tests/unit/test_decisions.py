@@ -10,9 +10,10 @@ import httpx2
 import pytest
 from msgspec.structs import replace
 
-from proxy.control.admin import build_admin
+from proxy.control.admin import Kept, build_admin
 from proxy.control.decision_list import DecisionLine, DecisionList
 from proxy.control.decisions import KEPT, Decisions
+from proxy.control.history import History
 from proxy.control.metrics import Metrics
 from proxy.control.state import Facts, Pair
 from proxy.core.dispatch import Dispatcher
@@ -160,13 +161,14 @@ async def test_the_route_tells_them() -> None:
         clock=lambda: scene.now,
         wall=lambda: NOON,
     )
+    metrics = Metrics("1.2.3")
     app = build_admin(
         pair,
-        Metrics("1.2.3"),
+        metrics,
         reload=_nothing,
         token=lambda: None,
         known_hosts=(),
-        decisions=scene.kept,
+        kept=Kept(scene.kept, History(metrics, clock=lambda: scene.now, wall=lambda: 0)),
     )
     async with httpx2.AsyncClient(
         transport=httpx2.ASGITransport(app=app), base_url="http://localhost:8001"

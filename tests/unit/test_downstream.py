@@ -16,6 +16,8 @@ from proxy.data.downstream import (
 )
 from proxy.data.exchange import State
 from proxy.data.ledger import PLAIN
+from proxy.data.outbox import Outbox
+from proxy.data.reader import LARGE_BODY
 from proxy.data.upstream import EngineConnection
 from tests.harness.client import get, post
 from tests.harness.pair import BASE, SPEC, Recorder
@@ -147,6 +149,29 @@ async def test_who_sends_no_more_is_not_waited_for(version: bytes) -> None:
     assert wire.client.aborts == 0
 
 
+async def test_who_breaks_its_word_is_waited_for() -> None:
+    """What came behind a last request, while it ran, would destroy its answer."""
+    wire = Wire()
+    wire.connection.data_received(post("/generate", b"{}", headers={"Connection": "close"}))
+    wire.connection.data_received(b"x" * (MAX_AHEAD_BYTES + 1))
+    wire.upstream.data_received(reply(b"1"))
+
+    assert b"HTTP/1.1 200 " in wire.client.written
+    assert wire.client.eof
+    assert not wire.client.closed
+
+
+async def test_who_breaks_its_word_in_the_same_turn_is_waited_for() -> None:
+    """As the answer is written."""
+    wire = Wire()
+    wire.front.outbox = Outbox()
+    wire.connection.data_received(get("/livez", headers={"Connection": "close"}))
+    wire.connection.data_received(b"x")
+    await until(lambda: wire.client.eof, "it is said")
+
+    assert not wire.client.closed
+
+
 async def test_who_is_refused_before_its_body_is_waited_for() -> None:
     """Its body is on the way, also where it has said that nothing follows that."""
     wire = Wire()
@@ -275,6 +300,72 @@ async def test_large_bodies_are_written_apart() -> None:
 
     assert wire.engine.written.endswith(b"\r\n\r\n" + body)
     wire.connection.cut()
+
+
+LARGE = post("/generate", b'{"text":"%s"}' % (b"x" * (LARGE_BODY + 1)))
+
+
+def wire_for_large() -> Wire:
+    """One whose limits let a large body pass."""
+    return Wire(limits=replace(LIMITS, max_body_bytes=1 << 20, max_buffered_bytes=1 << 20))
+
+
+def send(wire: Wire, what: bytes) -> None:
+    """Have the client send `what` in two reads."""
+    wire.connection.data_received(what[:-1])
+    wire.connection.data_received(what[-1:])
+
+
+async def test_a_large_body_is_looked_into_in_a_turn_of_its_own() -> None:
+    """Until then nothing else of its client is read; then it is sent as it came."""
+    wire = wire_for_large()
+    send(wire, LARGE)
+    wire.connection.data_received(get("/livez"))
+    assert not wire.engine.written
+    assert not wire.client.written
+    await until(lambda: bool(wire.engine.written), "it is sent")
+    assert wire.engine.written.endswith(LARGE.partition(b"\r\n\r\n")[2])
+    wire.upstream.data_received(reply(b"1"))
+    assert wire.client.written.count(b"HTTP/1.1 200 ") == 2
+    assert wire.front.buffered == 0
+
+
+async def test_a_client_leaves_before_its_large_body_is_looked_into() -> None:
+    """It reaches no engine, nothing of it is held, and that is no fault."""
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    wire = wire_for_large()
+    send(wire, LARGE)
+    wire.connection.connection_lost(None)
+    passed: list[bool] = []
+    wire.front.lane.add(lambda: passed.append(True))
+    await until(lambda: bool(passed), "its turn is over")
+    assert told == []
+    assert not wire.engine.written
+    assert wire.front.buffered == 0
+    assert wire.front.open_requests == 0
+
+
+async def test_a_large_body_for_which_there_is_no_room() -> None:
+    """Refused with its last byte, it is not looked into."""
+    size = len(LARGE.partition(b"\r\n\r\n")[2])
+    wire = Wire(limits=replace(LIMITS, max_body_bytes=1 << 20, max_buffered_bytes=size - 1))
+    send(wire, LARGE)
+    assert b" 429 " in wire.client.written
+    assert not wire.front.lane._waiting
+    assert wire.front.buffered == 0
+
+
+async def test_a_fault_of_ours_with_a_large_body() -> None:
+    """It is reported, and ends that request alone."""
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    wire = wire_for_large()
+    wire.engine.fault = ZeroDivisionError()
+    send(wire, LARGE)
+    await until(lambda: bool(told), "it is reported")
+    assert wire.client.aborts > 0
+    assert wire.front.open_requests == 0
 
 
 async def test_paused_engine_that_closes() -> None:

@@ -65,10 +65,11 @@ async def test_it_waits_and_goes_on(listening: Listener, free: Free) -> None:
     await listening.look(1.0)
     assert listening.paused is True
     async with await RawClient.connect(port) as first, await RawClient.connect(port) as second:
-        free.count = listener.RESUME_FREE - 1
+        enough = listener.RESUME_FREE + listener.AT_ONCE
+        free.count = enough - 1
         await listening.look(1.25)
         assert listening.paused
-        free.count = listener.RESUME_FREE
+        free.count = enough
         await listening.look(1.5)
         assert len(listening._servers) == listener.AT_ONCE
         assert await is_taken(first)
@@ -80,15 +81,11 @@ async def test_somebody_else_is_faster(
     listening: Listener, free: Free, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A descriptor that is gone again by the time it is needed is waited for again."""
-
-    def gone(_self: socket.socket) -> socket.socket:
-        raise OSError(24, "Too many open files")
-
     free.count = 0
     await listening.look(1.0)
     free.count = 1000
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(socket.socket, "dup", gone)
+        meanwhile.setattr(socket.socket, "dup", _gone)
         await listening.look(1.25)
     assert listening.paused
     await listening.look(1.5)
@@ -138,6 +135,24 @@ async def test_its_port_is_free_afterwards(free: Free) -> None:
         made.close()
         with pytest.raises(ConnectionRefusedError):
             await RawClient.connect(port)
+
+
+async def test_a_start_without_descriptors_leaves_nothing(
+    free: Free, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where not all of its servers can be made, none listens."""
+    made = Listener(Wire().front, Echo)
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(socket.socket, "dup", _gone)
+        with pytest.raises(OSError, match="Too many open files"):
+            await made.listen("127.0.0.1", 0)
+    assert free.count
+    assert made.paused
+    assert all(each.fileno() == -1 for each in made._sockets)
+
+
+def _gone(_self: socket.socket) -> socket.socket:
+    raise OSError(24, "Too many open files")
 
 
 async def test_those_behind_the_first_are_taken_with_it(listening: Listener) -> None:

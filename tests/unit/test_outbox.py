@@ -195,15 +195,15 @@ async def test_a_last_answer_is_said_before_its_client_stops_talking() -> None:
     wire.connection.eof_received()
 
     assert b"200" in wire.client.written
-    assert wire.client.eof
+    assert wire.client.closed
 
 
 async def test_the_last_word_comes_after_the_last_answer() -> None:
     """At the end of the turn, in one go."""
     wire = with_outbox(Wire())
     wire.connection.data_received(get("/livez", headers={"connection": "close"}))
-    assert not wire.client.eof
+    assert not wire.client.closed
 
-    await until(lambda: wire.client.eof, "it is said")
+    await until(lambda: wire.client.closed, "it is said")
 
     assert b"200" in wire.client.written
