@@ -163,7 +163,7 @@ def test_grafana_finds_what_is_mounted(stack: Stack) -> None:
 
 # The first start ------------------------------------------------------------------------------
 
-QUICK = ("--concurrency=1,8", "--output-tokens=32", "--long-tokens=0", "--no-contention")
+QUICK = ("--concurrency=1,8", "--output-tokens=16", "--long-tokens=0", "--no-contention")
 
 
 def test_the_first_calibration(stack: Stack) -> None:
