@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Browser, Error, Page, Route, expect
 
 from proxy.control.history_columns import HistoryColumns
 from tests.deploy.browsing import Traffic, chromium, mode_of, simulated_pair, until, visit
@@ -15,6 +15,7 @@ from tests.harness.process import Specswitch
 
 TOKEN = "the-admin-token"
 CONTROL = "#control-buttons"
+AGE = 1000.0
 SEEN_SECONDS = 2.0
 """Within which a switch must be on the page."""
 SETTLED = {"policy_crossover": 3.0, "policy_return_dwell": 1.0, "policy_count_window": 1.0}
@@ -286,14 +287,38 @@ def test_a_refusal_is_told(browser: Browser, served: Specswitch) -> None:
 
 
 def test_it_survives_a_restart(browser: Browser, served: Specswitch) -> None:
-    """It says that nobody answers, goes on by itself, and keeps what it had seen."""
-    with visit(browser, served.admin_url, silent=True) as seen:
+    """It says that nobody answers, goes on by itself, and keeps what it had seen.
+
+    The process before it has run for a long time, as far as the page knows: the seconds of the next
+    one are smaller, and count all the same.
+    """
+    first = served.state()["started"]
+
+    def older(route: Route) -> None:
+        url = re.sub(
+            r"after=(\d.*)", lambda found: f"after={float(found[1]) - AGE}", route.request.url
+        )
+        try:
+            told = route.fetch(url=url).json()
+        except Error:
+            route.abort()
+            return
+        if told["started"] == first:
+            told["now"] += AGE
+            told["at"] = [at + AGE for at in told["at"]]
+        route.fulfill(json=told)
+
+    def prepare(page: Page) -> None:
+        page.route("**/admin/history*", older)
+
+    with visit(browser, served.admin_url, silent=True, prepare=prepare) as seen:
+        runs = seen.page.locator("#band rect.fill")
         with Traffic(served.url, 8):
             seen.shows("#mode", "base")
-        first = served.state()["started"]
-        rows = seen.page.locator("#switches tbody tr").count()
+        expect(seen.page.locator("#band rect.base.fill").first).to_be_visible()
         served.stop()
         expect(seen.page.locator("html")).to_have_attribute("data-answers", "no")
+        rows, before = seen.page.locator("#switches tbody tr").count(), runs.count()
         seen.shows("#answers", "No answer since ")
         seen.shows("#said", "specswitch does not answer.")
         seen.ask(CONTROL, "base")
@@ -306,6 +331,7 @@ def test_it_survives_a_restart(browser: Browser, served: Specswitch) -> None:
         assert served.state()["started"] != first
         seen.shows("#mode", "spec")
         assert seen.page.locator("#switches tbody tr").count() > rows
+        expect(runs.nth(before)).to_be_visible()
         expect(seen.page.locator("#in-flight path.fill.base")).to_have_attribute(
             "d", re.compile("M")
         )
