@@ -25,6 +25,7 @@ from playwright.sync_api import (
     sync_playwright,
 )
 
+from proxy.control.history_columns import HistoryColumns
 from tests.deploy.conftest import program
 from tests.harness.process import Specswitch
 
@@ -201,6 +202,12 @@ class Traffic:
 def mode_of(it: Specswitch) -> object:
     """What it says itself."""
     return it.state()["mode"]
+
+
+def history(it: Specswitch) -> HistoryColumns:
+    """GET /admin/history."""
+    answer = httpx2.get(f"{it.admin_url}/admin/history", trust_env=False)
+    return HistoryColumns.model_validate_json(answer.text)
 
 
 def until(true: Callable[[], bool], what: str, seconds: float = PATIENCE_SECONDS) -> None:
