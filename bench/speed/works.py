@@ -106,6 +106,20 @@ def _flat(count: int) -> Work:
     )
 
 
+def _lag(name: str, others: str, *, clients: int, mib: int) -> Work:
+    """What the target answers by itself, asked beside `clients` with bodies of almost `mib` MiB."""
+    return Work(
+        name=name,
+        title=f"the target's own answers, beside {others} with bodies of {mib} MB",
+        kind=Kind.REQUESTS,
+        load={"clients": 1, "seconds": 3},
+        beside={"clients": clients, "seconds": 4, "body": mib * MiB - 4096},
+        own_path=True,
+        only=CORE,
+        table=Table.LATENESS,
+    )
+
+
 _ALL: Final = (
     Work(
         name="requests-1",
@@ -260,36 +274,9 @@ _ALL: Final = (
         only=CORE,
         group="one",
     ),
-    Work(
-        name="lag-8mb",
-        title="the target's own answers, beside 1 connection with bodies of 8 MB",
-        kind=Kind.REQUESTS,
-        load={"clients": 1, "seconds": 3},
-        beside={"clients": 1, "seconds": 4, "body": 8 * MiB - 4096},
-        own_path=True,
-        only=CORE,
-        table=Table.LATENESS,
-    ),
-    Work(
-        name="lag-8mb-4",
-        title="the target's own answers, beside 4 connections with bodies of 8 MB",
-        kind=Kind.REQUESTS,
-        load={"clients": 1, "seconds": 3},
-        beside={"clients": 4, "seconds": 4, "body": 8 * MiB - 4096},
-        own_path=True,
-        only=CORE,
-        table=Table.LATENESS,
-    ),
-    Work(
-        name="lag-64mb",
-        title="the target's own answers, beside 2 connections with bodies of 64 MB",
-        kind=Kind.REQUESTS,
-        load={"clients": 1, "seconds": 3},
-        beside={"clients": 2, "seconds": 4, "body": 64 * MiB - 4096},
-        own_path=True,
-        only=CORE,
-        table=Table.LATENESS,
-    ),
+    _lag("lag-8mb", "1 connection", clients=1, mib=8),
+    _lag("lag-8mb-4", "4 connections", clients=4, mib=8),
+    _lag("lag-64mb", "2 connections", clients=2, mib=64),
     Work(
         name="start",
         title="from its start to its first answer",

@@ -113,12 +113,14 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the client."""
+        answering = self._answering
+        if answering or self._closing:
+            self._is_last = False  # it goes on sending, whatever it has said
         if self._closing:
-            self._is_last = False
             return
         reader = self._reader
         reader.feed(data)
-        if not self._answering and not self._continues:
+        if not answering and not self._continues:
             self._advance()
         if reader.ahead > MAX_AHEAD_BYTES:
             self._too_far_ahead()
@@ -319,7 +321,6 @@ class ClientConnection(asyncio.Protocol):
         if self._answering:
             self._reader.close()
             self.keep_alive = False
-            self._is_last = False
         elif self._transport is not None and not self._deaf:
             self._transport.pause_reading()
             self._deaf = True

@@ -101,7 +101,6 @@ class RequestReader:
         "_parser",
         "_pending",
         "_short",
-        "_size",
         "_unfruitful",
         "_url",
         "_version",
@@ -139,7 +138,6 @@ class RequestReader:
         # list of what a client cut into chunks of two bytes would weigh twenty times the body.
         self._first_piece = b""
         self._body = _NO_BODY
-        self._size = 0
 
     def _reset_chunks(self) -> None:
         """Forget what only a head in parts or a chunked body leaves behind."""
@@ -158,7 +156,7 @@ class RequestReader:
     @property
     def body_bytes(self) -> int:
         """Bytes of the body read so far."""
-        return self._size
+        return len(self._first_piece) + len(self._body)
 
     @property
     def ahead(self) -> int:
@@ -205,7 +203,6 @@ class RequestReader:
         self._pending = b""
         self._first_piece = b""
         self._body = _NO_BODY
-        self._size = 0
         self._parser = _NO_PARSER
 
     # llhttp's callbacks
@@ -225,15 +222,14 @@ class RequestReader:
 
     def on_body(self, piece: bytes) -> None:
         """A piece of the body."""
-        if not self._size:
-            self._first_piece = piece
+        if self._body:
+            self._body += piece
         elif self._first_piece:
             self._body = bytearray(self._first_piece)
             self._body += piece
             self._first_piece = b""
         else:
-            self._body += piece
-        self._size += len(piece)
+            self._first_piece = piece
 
     def on_message_complete(self) -> None:
         """The end of the request."""
@@ -378,7 +374,7 @@ class RequestReader:
         else:
             piece, self._pending = pending[:left], pending[left:]
         self._left = left - len(piece)
-        if not self._keep_alive or not (self._left or self._size):
+        if not self._keep_alive or not (self._left or self.body_bytes):
             self._parser.feed_data(piece)
             return self._complete
         if piece:
