@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed-$(shell cat requirements/dev.lock pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
+TOOLS := $(VENV)/.tools-$(shell cat requirements/dev.lock requirements/deploy.lock pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo quick check lint types imports test engines engines-setup deploy fuzz soak wheel compiler compiled test-compiled bench bench-smoke format lock clean
@@ -18,6 +19,10 @@ $(STAMP):
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@rm -f $(VENV)/.installed-*; touch $@
 
+$(TOOLS): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/deploy.lock
+	@rm -f $(VENV)/.tools-*; touch $@
+
 setup: $(STAMP)  ## the virtual environment, from the lock
 
 demo: $(STAMP)  ## a simulated GPU pair and specswitch in front of it; no GPU needed
@@ -27,11 +32,12 @@ format: $(STAMP)  ## rewrite files as ruff would have them
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-lint: $(STAMP)
+lint: $(TOOLS)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/oxlint -D correctness -D suspicious -D perf proxy/control/page
 
-types: $(STAMP)
+types: $(TOOLS)
 	$(BIN)/mypy
 
 imports: $(STAMP)
@@ -42,7 +48,7 @@ QUICK := tests/unit tests/properties tests/docs tests/faults/test_endings.py tes
 quick: lint types imports  ## what needs no engine and no patience: pure tests, and some over sockets
 	$(BIN)/python -m pytest -q -m "not slow and not engines and not deploy" $(QUICK)
 
-test: $(STAMP)  ## all tests but those on real engines, with the coverage gate
+test: $(TOOLS)  ## all tests but those on real engines, with the coverage gate
 	$(BIN)/python -m pytest -q -m "not engines and not deploy" --cov --cov-report=term
 
 engines-setup: $(STAMP)  ## the environment and the tiny models of the real SGLang pair
@@ -51,8 +57,8 @@ engines-setup: $(STAMP)  ## the environment and the tiny models of the real SGLa
 engines: engines-setup  ## the tests on two real SGLang servers
 	$(BIN)/python -m pytest -q -m engines tests/engines
 
-deploy: $(STAMP)  ## the tests of what is deployed: image, stack, rules, dashboard, status page
-	$(BIN)/python -m pytest -q -m deploy tests/deploy
+deploy: $(TOOLS)  ## the tests of what is deployed: image, stack, rules, dashboard, status page
+	$(BIN)/python -m pytest -q -m deploy -o faulthandler_timeout=290 tests/deploy
 
 soak: $(STAMP)  ## 20,000 requests with every fault against real processes, about a minute
 	$(BIN)/python -m tests.soak
@@ -88,8 +94,12 @@ bench-smoke: compiled  ## the short form, with bounds: two minutes
 
 check: compiler lint types imports test test-compiled engines deploy wheel bench-smoke  ## everything; what CI runs
 
+LOCK := $(BIN)/uv pip compile -q --universal --generate-hashes --no-header
 lock: $(STAMP)  ## choose dependencies anew (with the cooldown of pyproject.toml)
-	$(BIN)/uv pip compile -q --universal --generate-hashes --no-header --group dev pyproject.toml requirements/build.in -o requirements/dev.lock
+	$(LOCK) --group dev pyproject.toml requirements/build.in -o requirements/dev.lock
+	$(LOCK) --constraint requirements/dev.lock --group deploy -o requirements/deploy.lock
+	$(LOCK) --constraint requirements/dev.lock pyproject.toml -o requirements/runtime.lock
+	$(LOCK) --constraint requirements/dev.lock requirements/image.in -o requirements/image.lock
 
 clean:  ## remove what make made
 	rm -rf $(VENV) .compiled .engines .fuzz bench/speed/build dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage

@@ -139,8 +139,20 @@ def _number(_: click.Context, __: click.Parameter, value: float | None) -> float
     metavar="BYTES",
     help="On each GPU, for a model that is not known here.",
 )
-@click.option("--draft-steps", default=3, show_default=True, type=click.IntRange(1, 1000))
-@click.option("--draft-topk", default=1, show_default=True, type=click.IntRange(1, 1000))
+@click.option(
+    "--draft-steps",
+    default=3,
+    show_default=True,
+    type=click.IntRange(1, 1000),
+    help="--speculative-num-steps: how often the draft runs for one step of the model.",
+)
+@click.option(
+    "--draft-topk",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 1000),
+    help="--speculative-eagle-topk; above 1 the drafts are a tree.",
+)
 @click.option(
     "--draft-tokens",
     type=click.IntRange(1, 10_000),

@@ -9,7 +9,7 @@ from typing import NoReturn
 import pytest
 
 HERE = Path(__file__).parent
-NO_SKIP = "SPECSWITCH_NO_SKIP"
+NO_SKIP = "DEPLOY_NO_SKIP"
 """Set where everything must be there: in CI a test that cannot run has failed."""
 
 

@@ -187,7 +187,5 @@ MOUNTS = {
 def test_the_stack_mounts_what_is_here(service: str) -> None:
     """Where the files say that they are read from, and for reading only."""
     stack = DEPLOY.parent / "docker-compose.yml"
-    if not stack.exists():
-        pytest.skip("there is no docker-compose.yml yet")
     services = yaml.safe_load(stack.read_text(encoding="utf-8"))["services"]
     assert MOUNTS[service] <= {each for each in services[service]["volumes"] if ":" in each}

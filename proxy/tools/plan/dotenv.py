@@ -9,7 +9,7 @@ from typing import Final
 from proxy.errors import SpecswitchError
 from proxy.tools import destination
 
-_LINE: Final = pattern(r"(?P<start>\s*(?:export\s+)?(?P<key>[A-Za-z_]\w*)\s*=[ \t]*)(?P<value>.*)")
+_LINE: Final = pattern(r"(?P<start>\s*(?:export\s+)?(?P<name>[A-Za-z_]\w*)\s*=[ \t]*)(?P<value>.*)")
 _PLAIN: Final = pattern(r"[A-Za-z0-9_./:@,+=-]*")
 _QUOTED: Final = pattern(
     r"(?P<quote>['\"])(?P<body>(?:\\.|(?!(?P=quote)).)*)(?P=quote)(?P<rest>.*)"
@@ -23,10 +23,10 @@ _HEADING: Final = "# Written by `specswitch plan`."
 def merged(
     text: str, values: Mapping[str, str], arguments: Mapping[str, Mapping[str, str | None]]
 ) -> str:
-    """`text` with these keys set, each once, and all other lines as they are.
+    """`text` with these variables set, each once, and all other lines as they are.
 
-    `arguments` are keys that hold flags: of those, only the named flags are set, or taken out where
-    they are None.
+    `arguments` are variables that hold flags: of those, only the named flags are set, or taken out
+    where they are None.
 
     Raises:
         SpecswitchError: a value that must change goes over several lines.
@@ -35,31 +35,31 @@ def merged(
     lines: list[str] = []
     for number, line in enumerate(text.splitlines(), 1):
         found = _LINE.fullmatch(line)
-        if found is None or (found["key"] not in values and found["key"] not in arguments):
+        if found is None or (found["name"] not in values and found["name"] not in arguments):
             lines.append(line)
             continue
-        key = found["key"]
-        if key not in missing:
-            continue  # a key that is set again counts last, and would undo this
-        del missing[key]
+        name = found["name"]
+        if name not in missing:
+            continue  # a variable that is set again counts last, and would undo this
+        del missing[name]
         quote, body, rest = _value(found, number)
-        if key in values:
-            new = _written(values[key])
+        if name in values:
+            new = _written(values[name])
         elif body:
             # In its own quotes: what its author wrote in them means the same as before.
-            new = f"{quote}{_with(body, arguments[key])}{quote}"
+            new = f"{quote}{_with(body, arguments[name])}{quote}"
         else:
-            new = _written(_with("", arguments[key]))
+            new = _written(_with("", arguments[name]))
         lines.append(f"{found['start']}{new}{rest}")
     lines += _added(missing, values, arguments, after=bool(lines))
     return "".join(f"{line}\n" for line in lines)
 
 
 def unset(text: str, required: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of the keys that have no value in `text`."""
+    """Those of the variables that have no value in `text`."""
     found = filter(None, map(_LINE.fullmatch, text.splitlines()))
-    given = {each["key"] for each in found if each["value"].strip("'\" \t")}
-    return tuple(key for key in required if key not in given)
+    filled = {each["name"] for each in found if each["value"].strip("'\" \t")}
+    return tuple(name for name in required if name not in filled)
 
 
 def read(path: Path) -> str:
@@ -94,7 +94,7 @@ def _value(found: Match[str], number: int) -> tuple[str, str, str]:
         quoted = _QUOTED.fullmatch(written)
         if quoted is None:
             raise SpecswitchError(
-                f"line {number}: {found['key']} goes over several lines; put it on one"
+                f"line {number}: {found['name']} goes over several lines; put it on one"
             )
         return quoted["quote"], quoted["body"], quoted["rest"]
     bare = _BARE.fullmatch(written)
@@ -120,9 +120,9 @@ def _added(
     if after:
         yield ""
     yield _HEADING
-    for key in missing:
-        value = values[key] if key in values else _with("", arguments[key])
-        yield f"{key}={_written(value)}"
+    for name in missing:
+        value = values[name] if name in values else _with("", arguments[name])
+        yield f"{name}={_written(value)}"
 
 
 def _written(value: str) -> str:
