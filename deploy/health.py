@@ -10,6 +10,7 @@ import os
 import sys
 
 SECONDS = 3.0
+"""For each read; whoever answers byte by byte is ended by Docker's own timeout."""
 REACHABLE = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - told apart only
 
 

@@ -14,7 +14,7 @@ from importlib.machinery import ExtensionFileLoader
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import click
 import uvloop
@@ -26,6 +26,9 @@ from proxy.commands.doctor import doctor
 from proxy.commands.plan import plan
 from proxy.commands.simulate import simulate
 from proxy.errors import ConfigError, SpecswitchError
+
+if TYPE_CHECKING:
+    from proxy.sim.options import Asked
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -84,6 +87,16 @@ def main() -> None:
     the other does not, which carries more once many do. Each new request goes to the one that is
     right for the present load. No GPU at hand? Try `specswitch demo`.
     """
+    _fill_standard_streams()
+
+
+def _fill_standard_streams() -> None:
+    """Put /dev/null where whoever started us closed one: else a socket would take its number."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest that is free: this one
 
 
 def _config_options(command: F) -> F:
@@ -242,7 +255,7 @@ def demo(profile: str, *, port: int, admin_port: int, once: bool, as_json: bool)
     "--time-scale", default=1.0, show_default=True, metavar="X", help="2: twice as fast as real."
 )
 @click.option("--json", "as_json", is_flag=True, help="The addresses and N* as an object.")
-def engines(profile: str, *, only: str | None, as_json: bool, **given: object) -> None:
+def engines(profile: str, *, only: str | None, as_json: bool, **asked: Unpack["Asked"]) -> None:
     """Only the simulated pair: two SGLang-shaped servers on one simulated GPU.
 
     \b
@@ -257,8 +270,8 @@ def engines(profile: str, *, only: str | None, as_json: bool, **given: object) -
     from proxy.core.words import UpstreamName  # noqa: PLC0415 - `--help` need not wait for it
     from proxy.demo import run_engines  # noqa: PLC0415 - the same
 
-    given["only"] = None if only is None else UpstreamName(only)
-    sys.exit(_run(run_engines(profile, as_json=as_json, **given)))
+    one = None if only is None else UpstreamName(only)
+    sys.exit(_run(run_engines(profile, only=one, as_json=as_json, **asked)))
 
 
 for command in (plan, doctor, calibrate, simulate, bench):

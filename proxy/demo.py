@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Unpack
 
 import click
 from rich.console import Console
@@ -14,7 +15,7 @@ from proxy.control.log import LogFormat, logging_to
 from proxy.core.words import UpstreamName
 from proxy.errors import ConfigError, SpecswitchError
 from proxy.process import call_on_signals
-from proxy.sim.options import PairOptions
+from proxy.sim.options import Asked, PairOptions
 from proxy.sim.physics import PROFILES, Profile, crossover, output_rate
 from proxy.sim.server import SimulatedPair
 from proxy.tools.traffic import BURST, View, show_traffic
@@ -26,14 +27,13 @@ _INTERRUPTED = 130
 """What a shell says of a command that SIGINT ended."""
 
 
-async def run_engines(profile: str, *, as_json: bool, **given: object) -> int:
-    """Serve the simulated pair, or one of it, until a signal says stop; the exit code.
-
-    `given` are the further fields of PairOptions.
-    """
+async def run_engines(
+    profile: str, *, only: UpstreamName | None, as_json: bool, **asked: Unpack[Asked]
+) -> int:
+    """Serve the simulated pair, or one of it, until a signal says stop; the exit code."""
     chosen = _profile(profile)
     try:
-        options = PairOptions(profile=chosen, **given)  # type: ignore[arg-type]  # click's own names and types
+        options = PairOptions(profile=chosen, only=only, **asked)
     except ValueError as error:
         raise ConfigError([("engines", str(error))]) from error
     stopped = asyncio.Event()

@@ -2,10 +2,21 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypedDict
 
 from proxy.core.words import UpstreamName
 from proxy.sim.engine import DEFAULT_LIMITS, Limits
 from proxy.sim.physics import FOUNDING, Profile, kappa
+
+
+class Asked(TypedDict):
+    """What a command line says of a pair, beside its profile; named as in PairOptions."""
+
+    host: str
+    spec_port: int
+    base_port: int
+    contention: float
+    time_scale: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,8 @@ def reject_unwritable(path: Path | None) -> None:
 def write(path: Path, content: bytes, *, mode: int = 0o666) -> None:
     """Write a file whole or not at all: beside it first, then in its place.
 
-    `mode` is that of a new file, less what the umask takes; one that is there keeps its own.
+    `mode` is that of a new file, less what the umask takes; one that is there keeps its mode and
+    its owner.
 
     Raises:
         SpecswitchError: it cannot be written.
@@ -47,7 +48,9 @@ def write(path: Path, content: bytes, *, mode: int = 0o666) -> None:
             return
         with open(beside, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             if path.exists():
-                os.fchmod(file.fileno(), S_IMODE(path.stat().st_mode))
+                there = path.stat()
+                os.fchown(file.fileno(), there.st_uid, there.st_gid)
+                os.fchmod(file.fileno(), S_IMODE(there.st_mode))
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -4,6 +4,7 @@ Its upstreams are scripted, or simulated engines; all are in the test's own loop
 """
 
 import asyncio
+import os
 import signal
 import sys
 from collections import Counter
@@ -191,6 +192,18 @@ async def test_an_idle_one_stops_at_once(tmp_path: Path) -> None:
 
 
 # Upstreams -----------------------------------------------------------------------------------
+
+
+async def test_streams_that_are_closed_are_not_taken_by_sockets(tmp_path: Path) -> None:
+    """A supervisor may start us without them; libuv ends the process that closes one of a socket."""
+    nowhere = f"http://127.0.0.1:{free_port()}"
+    it = process(tmp_path, nowhere, nowhere)
+    it.program = ("sh", "-c", 'exec "$@" <&- >&-', "sh", *it.program)
+    it.wait = False
+    async with it:
+        await asyncio.to_thread(it.until_up)
+        streams = [os.readlink(f"/proc/{it.pid}/fd/{number}") for number in (0, 1)]
+        assert streams == [os.devnull, os.devnull]
 
 
 async def test_it_starts_without_its_upstreams(tmp_path: Path) -> None:

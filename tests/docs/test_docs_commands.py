@@ -328,7 +328,9 @@ def test_keys_that_plan_writes() -> None:
     written = a_plan("--model", "m", "--draft-model", "d")["env"]
 
     extra = ["SPEC_EXTRA_ARGS", "BASE_EXTRA_ARGS"]
-    assert re.findall(r"`([A-Z_]+)`", told) == [*written, *extra]
+    separate = a_plan("--model", "m", "--draft-model", "d", "--topology", "separate")["env"]
+    assert set(written) < set(separate)
+    assert re.findall(r"`([A-Z_]+)`", told) == [*separate, *extra]
 
 
 def test_the_recipe_beside_a_plan() -> None:

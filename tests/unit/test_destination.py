@@ -8,7 +8,7 @@ from typing import NoReturn
 import pytest
 
 from proxy.errors import SpecswitchError
-from proxy.tools.destination import reject_unwritable
+from proxy.tools.destination import reject_unwritable, write
 
 
 def test_a_place_for_a_file_is_left_as_it_was(tmp_path: Path) -> None:
@@ -51,6 +51,28 @@ def test_what_may_not_be_written_is_told(
     monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(SpecswitchError, match=r"out\.html cannot be written: Permission denied"):
         reject_unwritable(path)
+
+
+def test_who_owned_a_file_owns_it_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root replaces somebody's file; and who may not give it back leaves it as it was."""
+    path = tmp_path / ".env"
+    path.write_text("before")
+    owned = path.stat()
+    given: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "fchown", lambda _, uid, gid: given.append((uid, gid)))
+    write(path, b"after")
+    assert given == [(owned.st_uid, owned.st_gid)]
+
+    def refuse(*_: object) -> NoReturn:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "fchown", refuse)
+    with pytest.raises(SpecswitchError, match="cannot be written: Operation not permitted"):
+        write(path, b"never")
+    assert path.read_text() == "after"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_what_is_no_file_is_left_alone(tmp_path: Path) -> None:

@@ -240,6 +240,23 @@ def test_the_keys_for_compose_are_written(tmp_path: Path) -> None:
     )
 
 
+def test_separate_gpus_are_written_and_taken_out_again(tmp_path: Path) -> None:
+    """With the override that reads them, beside others; pinned tokens go, and it says so."""
+    env = tmp_path / ".env"
+    env.write_text("COMPOSE_FILE=docker-compose.yml:mine.yml\nSPEC_MAX_TOTAL_TOKENS=9\n")
+    separate = plan(f"{FITS} --gpus 2 --topology separate --env {env} --force")
+    assert "written; taken out: SPEC_MAX_TOTAL_TOKENS; still" in separate.stderr
+    lines = env.read_text().splitlines()
+    assert lines[0] == "COMPOSE_FILE=docker-compose.yml:mine.yml:deploy/compose/separate.yml"
+    assert {"GPUS=2", "TP_SIZE=2", "SPEC_GPU_IDS=0,1", "BASE_GPU_IDS=2,3"} <= set(lines)
+    shared = plan(f"{FITS} --env {env} --force")
+    assert "written; taken out: SPEC_GPU_IDS, BASE_GPU_IDS; still" in shared.stderr
+    assert env.read_text().splitlines()[0] == "COMPOSE_FILE=docker-compose.yml:mine.yml"
+    env.write_text("COMPOSE_FILE=docker-compose.yml:deploy/compose/separate.yml\n")
+    plan(f"{FITS} --env {env} --force")
+    assert "COMPOSE_FILE" not in env.read_text()
+
+
 def test_a_file_that_is_there_is_changed_with_force_only(tmp_path: Path) -> None:
     """Then its other lines stay, the token among them, and a model that was not named."""
     env = tmp_path / ".env"
@@ -251,11 +268,23 @@ def test_a_file_that_is_there_is_changed_with_force_only(tmp_path: Path) -> None
     assert env.read_text().startswith("MODEL=mine\nSPECSWITCH_ADMIN_TOKEN=t\nGPUS=4\n")
     forced = plan(f"{words} --force")
     assert forced.exit_code == 0
-    assert forced.stderr.endswith("still to be set in it: GRAFANA_ADMIN_PASSWORD\n")
+    assert "; still to be set in it: GRAFANA_ADMIN_PASSWORD\n" in forced.stderr
     text = env.read_text()
     assert text.startswith("MODEL=mine\nSPECSWITCH_ADMIN_TOKEN=t\nGPUS=1\nDRAFT_MODEL=d\n")
     flags = "--chunked-prefill-size 8192 --kv-cache-dtype fp8_e5m2"
     assert f"BASE_EXTRA_ARGS='{flags}'\n" in text
+
+
+def test_what_undoes_a_plan_is_told(tmp_path: Path) -> None:
+    """A model of another size, and flags that come later than the plan's."""
+    env = tmp_path / ".env"
+    env.write_text("MODEL=mine\nSPEC_EXTRA_ARGS='--tp=2 --lora-paths a --dtype half'\n")
+    told = plan(f"{FITS} --env {env} --force").stderr
+    assert "\nMODEL stays mine: is the plan for that one?\n" in told
+    assert "\nSPEC_EXTRA_ARGS has --dtype, --tp, which counts in place of the plan's\n" in told
+    told = plan(f"{FITS} --model org/m --env {env} --force").stderr
+    assert "stays" not in told
+    assert "BASE_EXTRA_ARGS" not in told
 
 
 def test_a_pair_that_does_not_fit_writes_nothing(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Keys written into a `.env`: what a plan decides is set once, and all else is left as it is."""
 
+import os
 import stat
 from pathlib import Path
 
@@ -41,6 +42,27 @@ def test_keys_that_are_missing_come_at_the_end() -> None:
     """Below a heading, apart from what was there."""
     after = dotenv.merged("HF_TOKEN=x", VALUES, {})
     assert after == ("HF_TOKEN=x\n\n# Written by `specswitch plan`.\nMODEL=org/model\nTP_SIZE=2\n")
+
+
+def test_what_must_not_be_there_is_taken_out() -> None:
+    """However often it is set; what is commented out is not, and nothing is added."""
+    before = "A=1\nTP_SIZE=1\n# TP_SIZE=3\nexport TP_SIZE='2' # two\n"
+    assert dotenv.merged(before, {"TP_SIZE": None, "B": None}, {}) == "A=1\n# TP_SIZE=3\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", None),
+        ("#A=1\n", None),
+        ("A=\n", ""),
+        ("A=1 # one\nA='x y' # two\n", "x y"),
+        ("export A = b\nAA=c\n", "b"),
+    ],
+)
+def test_a_value_is_read(text: str, found: str | None) -> None:
+    """The last line counts, without its quotes and its comment."""
+    assert dotenv.value(text, "A") == found
 
 
 def test_writing_it_again_changes_nothing() -> None:
@@ -93,8 +115,35 @@ def test_a_value_over_several_lines_is_not_cut() -> None:
 
 def test_keys_without_a_value_are_told() -> None:
     """Empty, quoted, or not there at all."""
-    text = "A=1\nB=\nC=''\n#D=1\nE='x\n"
-    assert dotenv.unset(text, ("A", "B", "C", "D", "E", "F")) == ("B", "C", "D", "F")
+    text = "A=1\nB=\nC=''\n#D=1\nE= # to do\nF=\"\" # set\nG=x#y\n"
+    assert dotenv.unset(text, tuple("ABCDEFGH")) == ("B", "C", "D", "E", "F", "H")
+
+
+def test_a_value_over_several_lines_is_one() -> None:
+    """What looks like another variable in it is none."""
+    text = "NOTE='first\nMODEL=inner\n\\'last' # note\nMODEL=m\n"
+    assert dotenv.merged(text, {"MODEL": "new"}, {}) == text.replace("=m\n", "=new\n")
+    assert dotenv.value(text, "MODEL") == "m"
+
+
+def test_a_quote_that_is_left_open_is_an_error() -> None:
+    """Nobody can say where the value ends."""
+    with pytest.raises(SpecswitchError, match="line 2: the quote of B is not closed"):
+        dotenv.merged("A=1\nB='x\nMODEL=y\n", VALUES, {})
+
+
+def test_lines_end_as_they_did() -> None:
+    """On Windows; and only a line feed ends one."""
+    before = "A=x\u2028y\x0cz\r\nTP_SIZE=1 # two\r\nB=1"
+    assert dotenv.merged(before, {"TP_SIZE": "2", "C": "3"}, {}) == (
+        "A=x\u2028y\x0cz\r\nTP_SIZE=2 # two\r\nB=1\r\n\r\n"
+        "# Written by `specswitch plan`.\r\nC=3\r\n"
+    )
+
+
+def test_a_comment_stays_a_comment() -> None:
+    """Also where nothing stood before it."""
+    assert dotenv.merged("MODEL= # to do\n", {"MODEL": "m"}, {}) == "MODEL= m # to do\n"
 
 
 def test_a_file_is_for_its_owner_and_keeps_its_mode(tmp_path: Path) -> None:
@@ -114,6 +163,10 @@ def test_what_is_not_there_is_empty(tmp_path: Path) -> None:
     assert dotenv.read(tmp_path / ".env") == ""
     with pytest.raises(SpecswitchError, match="cannot be read: Is a directory"):
         dotenv.read(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    assert dotenv.read(tmp_path / "pipe") == ""
+    (tmp_path / "marked").write_bytes(b"\xef\xbb\xbfA=1\r\n")
+    assert dotenv.read(tmp_path / "marked") == "A=1\r\n"
     (tmp_path / "bytes").write_bytes(b"\xff")
     with pytest.raises(SpecswitchError, match="cannot be read: it is not text in UTF-8"):
         dotenv.read(tmp_path / "bytes")

@@ -1,7 +1,7 @@
 """Telling a specswitch that runs to go by what was measured: it reads its files again.
 
 It is asked to do so before the measurement as well, so that a wrong address or token is said at
-once and not after ten minutes; what it reads then is what it has.
+once and not after ten minutes. That is a reload like any other: what stands in its files counts.
 """
 
 import json

@@ -68,6 +68,9 @@ def read_architecture(path: Path, *, instead: str = _INSTEAD) -> Architecture:
     _reject_unknown(path, fields, model_type, instead)
     heads = _dimension(path, fields, "num_attention_heads")
     hidden = _dimension(path, fields, "hidden_size")
+    kv_heads = _optional(path, fields, "num_key_value_heads") or heads
+    if heads % kv_heads:
+        raise ConfigError([(str(path), f"has {heads} attention heads on {kv_heads} of KV")])
     quantised = fields.within("quantization_config") or fields.within("compression_config")
     return Architecture(
         model_type=model_type,
@@ -76,7 +79,7 @@ def read_architecture(path: Path, *, instead: str = _INSTEAD) -> Architecture:
         heads=heads,
         # Where they are not told, SGLang takes the attention heads for the first and divides for
         # the second (model_config.py, get_total_num_kv_heads and __init__).
-        kv_heads=_optional(path, fields, "num_key_value_heads") or heads,
+        kv_heads=kv_heads,
         head_dim=_optional(path, fields, "head_dim") or _divided(path, hidden, heads),
         intermediate=_optional(path, fields, "intermediate_size"),
         vocabulary=_optional(path, fields, "vocab_size"),

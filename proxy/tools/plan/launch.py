@@ -12,7 +12,22 @@ MODEL = "MODEL"
 """Stands for its name where none was given."""
 DRAFT = "DRAFT"
 
+_COMPOSE = "docker-compose.yml"
+_SEPARATE = "deploy/compose/separate.yml"
 _PORTS: Mapping[UpstreamName, int] = {UpstreamName.SPEC: 30001, UpstreamName.BASE: 30000}
+
+PLANNED_FLAGS = (
+    "--context-length",
+    "--cuda-graph-max-bs",
+    "--cuda-graph-max-bs-decode",
+    "--dtype",
+    "--max-running-requests",
+    "--max-total-tokens",
+    "--mem-fraction-static",
+    "--tp",
+    "--tp-size",
+)
+"""What compose sets by keys of their own, and the older names of it: SGLang takes the last."""
 
 Flags = dict[str, str | None]
 
@@ -30,8 +45,12 @@ def commands(made: Plan, names: Names) -> dict[UpstreamName, str]:
     return {server.demand.name: _command(made, server, names) for server in made.servers or ()}
 
 
-def environment(made: Plan, names: Names) -> dict[str, str]:
-    """The keys of `.env` that a plan decides; empty where the pair does not fit."""
+def environment(made: Plan, names: Names) -> dict[str, str | None]:
+    """The keys of `.env` that a plan decides; empty where the pair does not fit.
+
+    None: it must not be there. The fractions are for caches as large as they come; a number of
+    tokens that was pinned for other fractions would cap them.
+    """
     if made.servers is None:
         return {}
     wanted = made.wanted
@@ -43,14 +62,32 @@ def environment(made: Plan, names: Names) -> dict[str, str]:
         "CONTEXT_LENGTH": str(wanted.context),
         "GPUS": str(wanted.gpus),
         "TP_SIZE": str(wanted.gpus),
+        "COMPOSE_FILE": compose_files(None, wanted.topology),
+        **_gpu_ids(wanted.topology, wanted.gpus),
         "SPEC_MEM_FRACTION": f"{spec.fraction:g}",
         "BASE_MEM_FRACTION": f"{base.fraction:g}",
+        "SPEC_MAX_TOTAL_TOKENS": None,
+        "BASE_MAX_TOTAL_TOKENS": None,
         "SPEC_MAX_RUNNING": str(spec.running),
         "BASE_MAX_RUNNING": str(base.running),
         "SPEC_NUM_STEPS": str(wanted.drafts.steps),
         "SPEC_EAGLE_TOPK": str(wanted.drafts.topk),
         "SPEC_NUM_DRAFT_TOKENS": str(wanted.drafts.tokens),
     }
+
+
+def compose_files(now: str | None, topology: Topology) -> str | None:
+    """COMPOSE_FILE for this topology, with whatever else it names; None where the default does."""
+    named = [file for file in (now or _COMPOSE).split(":") if file != _SEPARATE]
+    if topology is Topology.SEPARATE:
+        named.append(_SEPARATE)
+    return None if named == [_COMPOSE] else ":".join(named)
+
+
+def _gpu_ids(topology: Topology, gpus: int) -> dict[str, str | None]:
+    separate = topology is Topology.SEPARATE
+    ids = {"SPEC_GPU_IDS": range(gpus), "BASE_GPU_IDS": range(gpus, 2 * gpus)}
+    return {key: ",".join(map(str, each)) if separate else None for key, each in ids.items()}
 
 
 def extra_arguments(made: Plan) -> Flags:

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from proxy.core.words import Topology, UpstreamName
+from proxy.tools.plan.dotenv import given
 from proxy.tools.plan.instead import instead
 from proxy.tools.plan.launch import Names, commands, environment
 from proxy.tools.plan.notes import assumptions, later, notes, shortage
@@ -49,7 +50,7 @@ def fields(made: Plan, names: Names) -> dict[str, object]:
         "needs": {each.name.value: _needs(each) for each in made.demands},
         "servers": {each.demand.name.value: _server(each) for each in made.servers or ()},
         "commands": {name.value: line for name, line in commands(made, names).items()},
-        "env": environment(made, names),
+        "env": given(environment(made, names)),
         "notes": list(notes(made)),
         "instead": [] if made.fits else list(instead(made)),
         "assumptions": [asdict(each) for each in assumptions(made)],

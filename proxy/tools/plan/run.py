@@ -1,5 +1,6 @@
 """`specswitch plan`: from what was asked for to a plan, printed or written to a `.env`."""
 
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -11,7 +12,13 @@ from proxy.errors import ConfigError
 from proxy.tools.destination import reject_unwritable
 from proxy.tools.plan import dotenv
 from proxy.tools.plan.known import Known, Told, known
-from proxy.tools.plan.launch import Names, environment, extra_arguments
+from proxy.tools.plan.launch import (
+    PLANNED_FLAGS,
+    Names,
+    compose_files,
+    environment,
+    extra_arguments,
+)
 from proxy.tools.plan.report import as_json, show
 from proxy.tools.plan.sizes import KvDtype
 from proxy.tools.plan.split import Plan, plan
@@ -95,22 +102,42 @@ def run(options: Options, *, env: Path | None, force: bool, as_object: bool) -> 
     else:
         show(made, options.names, Console())
     if env is not None:
-        _tell(_write(made, options.names, env), quiet=as_object)
+        for sentence in _write(made, options.names, env):
+            _tell(sentence, quiet=as_object)
     return 0 if made.fits else 1
 
 
-def _write(made: Plan, names: Names, env: Path) -> str:
-    """What became of the file, as a sentence."""
+def _write(made: Plan, names: Names, env: Path) -> Iterator[str]:
+    """Write the file; what became of it, in sentences."""
     if not made.fits:
-        return f"{env} was not written"
-    values = environment(made, names)
+        yield f"{env} was not written"
+        return
+    before = dotenv.read(env)
+    now = dotenv.value(before, "COMPOSE_FILE")
+    values = environment(made, names) | {"COMPOSE_FILE": compose_files(now, made.wanted.topology)}
     extra = extra_arguments(made)
     arguments = {f"{name.upper()}_EXTRA_ARGS": extra for name in UpstreamName}
-    text = dotenv.merged(dotenv.read(env), values, arguments)
+    text = dotenv.merged(before, values, arguments)
     dotenv.write(env, text)
+    gone = [name for name in values if values[name] is None and dotenv.value(before, name)]
     missing = dotenv.unset(text, _REQUIRED)
+    out = f"; taken out: {', '.join(gone)}" if gone else ""
     left = f"; still to be set in it: {', '.join(missing)}" if missing else ""
-    return f"{env} was written{left}"
+    yield f"{env} was written{out}{left}"
+    yield from _doubts(text, values, arguments)
+
+
+def _doubts(text: str, decided: Container[str], arguments: Iterable[str]) -> Iterator[str]:
+    """What of the file may be at odds with the plan."""
+    for name in ("MODEL", "DRAFT_MODEL"):
+        kept = dotenv.value(text, name)
+        if kept and name not in decided:
+            yield f"{name} stays {kept}: is the plan for that one?"
+    for name in arguments:
+        words = (dotenv.value(text, name) or "").replace("=", " ").split()
+        undone = [flag for flag in PLANNED_FLAGS if flag in words]
+        if undone:
+            yield f"{name} has {', '.join(undone)}, which counts in place of the plan's"
 
 
 def _tell(sentence: str, *, quiet: bool) -> None:
