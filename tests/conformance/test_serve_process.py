@@ -17,6 +17,7 @@ import pytest
 from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletionMessageParam
 
+from proxy.core.words import UpstreamName
 from proxy.sim.options import PairOptions
 from proxy.sim.server import SimulatedPair
 from tests.harness.client import CHAT, CHAT_STREAM, RawClient, get, post
@@ -195,15 +196,15 @@ async def test_an_idle_one_stops_at_once(tmp_path: Path) -> None:
 
 
 async def test_streams_that_are_closed_are_not_taken_by_sockets(tmp_path: Path) -> None:
-    """A supervisor may start us without them; libuv ends the process that closes one of a socket."""
-    nowhere = f"http://127.0.0.1:{free_port()}"
-    it = process(tmp_path, nowhere, nowhere)
+    """A supervisor may start us without them; libuv ends a process that closes a socket there."""
+    spec, base = (f"http://127.0.0.1:{free_port()}" for _ in UpstreamName)
+    it = process(tmp_path, spec, base)
     it.program = ("sh", "-c", 'exec "$@" <&- >&-', "sh", *it.program)
     it.wait = False
     async with it:
         await asyncio.to_thread(it.until_up)
-        streams = [os.readlink(f"/proc/{it.pid}/fd/{number}") for number in (0, 1)]
-        assert streams == [os.devnull, os.devnull]
+        streams = [Path(f"/proc/{it.pid}/fd/{number}").readlink() for number in (0, 1)]
+        assert streams == [Path(os.devnull)] * 2
 
 
 async def test_it_starts_without_its_upstreams(tmp_path: Path) -> None:
