@@ -1,6 +1,6 @@
-"""The rules of deploy/prometheus as a PrometheusRule: `python -m deploy.kubernetes.rules` writes it.
+"""The rules of deploy/prometheus as a PrometheusRule: `python -m deploy.kubernetes.rules`.
 
-Edit those and not this file's output; a test holds them together.
+Edit those and not what it writes; a test holds them together.
 """
 
 import sys
