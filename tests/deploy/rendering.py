@@ -1,5 +1,6 @@
 """What kustomize makes of deploy/kubernetes, and ways through it without a type of its own."""
 
+import base64
 import json
 import shutil
 import subprocess
@@ -107,6 +108,20 @@ class Rendered:
             for each in self.containers().values()
             for port in items(each, "ports")
         }
+
+
+def environment(found: Rendered) -> dict[str, str]:
+    """What its container is given, secrets filled in; a key that is not there is left out."""
+    given: dict[str, str] = {}
+    for each in items(found.containers()["specswitch"], "env"):
+        name, secret = str(each["name"]), mapping(each, "valueFrom", "secretKeyRef")
+        if not secret:
+            given[name] = str(each["value"])
+            continue
+        data = mapping(found.named("Secret", str(secret["name"])), "data")
+        if secret["key"] in data:
+            given[name] = base64.b64decode(str(data[str(secret["key"])])).decode()
+    return given
 
 
 def at(node: object, *path: str | int) -> object:

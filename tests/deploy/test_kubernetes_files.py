@@ -5,14 +5,17 @@ No cluster has run it. The schemas are those of Kubernetes.
 
 import json
 import re
+import shlex
 import subprocess
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import click
 import pytest
 import yaml
 
+from proxy.cli import main
 from tests.deploy.conftest import program
 from tests.deploy.rendering import (
     FOLDER,
@@ -331,3 +334,34 @@ def test_the_configuration_is_one() -> None:
         tomllib.loads(re.sub(r"^# (?=\w+ = )", "", text, flags=re.MULTILINE)) for text in texts
     )
     assert here == compose
+
+
+# The page -------------------------------------------------------------------------------------
+
+
+def test_the_page_names_every_folder() -> None:
+    """Each part that can be built on, or added, and no other."""
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    told = page.partition("| folder | what it is for |")[2].partition("\n\n")[0]
+    there = {
+        file.parent.relative_to(FOLDER).as_posix() for file in FOLDER.rglob("kustomization.yaml")
+    }
+    assert set(re.findall(r"`([\w/-]+)`(?=[^|]*\|[^|]*\|$)", told, re.MULTILINE)) == there - {
+        "mine"
+    }
+
+
+def test_the_commands_of_the_page_are_accepted() -> None:
+    """What is run inside the container are commands of specswitch, and its own paths and ports."""
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    commands = re.findall(
+        r"exec deployment/specswitch -- specswitch (\w+)(.*)$", page, re.MULTILINE
+    )
+    assert isinstance(main, click.Group)
+    params = {}
+    for name, rest in commands:
+        with main.commands[name].make_context(name, shlex.split(rest)) as context:
+            params[name] = context.params
+    assert set(params) == {"doctor", "calibrate"}
+    assert str(params["calibrate"]["out"]) == "/var/lib/specswitch/calibration.json"
+    assert params["calibrate"]["reload"] == "http://127.0.0.1:8001"

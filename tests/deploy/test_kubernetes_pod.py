@@ -3,7 +3,6 @@
 Where it can be, it is held to docker-compose.yml, whose stack is really run.
 """
 
-import base64
 import json
 import re
 import subprocess
@@ -11,7 +10,6 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-import click
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -20,7 +18,6 @@ from proxy import __version__
 from proxy.cli import main
 from proxy.config import load
 from proxy.errors import ConfigError
-from proxy.sim.physics import PROFILES, crossover
 from tests.deploy.docker.conftest import SECRETS as COMPOSE_SECRETS
 from tests.deploy.docker.stack import rendered as composed
 from tests.deploy.docker.test_files import valued
@@ -31,6 +28,7 @@ from tests.deploy.rendering import (
     Rendered,
     at,
     copied,
+    environment,
     items,
     mapping,
     number,
@@ -276,20 +274,6 @@ def test_engines_share_their_gpus(claim: Rendered, plugin: Rendered) -> None:
 # specswitch -------------------------------------------------------------------------------------
 
 
-def environment(found: Rendered) -> dict[str, str]:
-    """What its container is given, secrets filled in; a key that is not there is left out."""
-    given: dict[str, str] = {}
-    for each in items(found.containers()["specswitch"], "env"):
-        name, secret = str(each["name"]), mapping(each, "valueFrom", "secretKeyRef")
-        if not secret:
-            given[name] = str(each["value"])
-            continue
-        data = mapping(found.named("Secret", str(secret["name"])), "data")
-        if secret["key"] in data:
-            given[name] = base64.b64decode(str(data[str(secret["key"])])).decode()
-    return given
-
-
 @pytest.mark.parametrize("name", ["claim", "demo"])
 def test_specswitch_accepts_what_it_is_given(
     request: pytest.FixtureRequest, name: str, tmp_path: Path
@@ -375,33 +359,6 @@ def test_versions_are_those_of_compose(claim: Rendered, demo: Rendered) -> None:
         assert container["image"] == at(services[name], "image"), name
     ours = f"specswitch:{__version__}"
     assert {str(each["image"]) for each in demo.containers().values()} == {ours}
-
-
-# The demo ---------------------------------------------------------------------------------------
-
-
-def test_the_demo_is_accepted(demo: Rendered) -> None:
-    """The simulated engines' words are a command of specswitch, on the ports that are asked."""
-    assert isinstance(main, click.Group)
-    for name, port in zip(ENGINES, (30001, 30000), strict=True):
-        container = demo.containers()[name]
-        assert words(container, "command") == ["specswitch"]
-        command, *arguments = words(container, "args")
-        with main.commands[command].make_context(command, arguments) as context:
-            assert context.params["only"] == name
-            assert context.params[f"{name}_port"] == port
-            assert context.params["host"] == "127.0.0.1"
-
-
-def test_the_demo_knows_where_its_profile_crosses(demo: Rendered) -> None:
-    """N* by hand is that of the simulated GPU."""
-    profile = next(
-        word.partition("=")[2]
-        for word in words(demo.containers()["spec"], "args")
-        if word.startswith("--profile=")
-    )
-    told = environment(demo)["SPECSWITCH_POLICY_CROSSOVER"]
-    assert float(told) == pytest.approx(crossover(PROFILES[profile]), abs=0.05)
 
 
 def test_what_the_components_patch_is_the_engines() -> None:
