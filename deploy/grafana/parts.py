@@ -170,6 +170,8 @@ def lines(about: About, unit: str, *queries: Query, most: float | None = None) -
         panel.with_target(query.target(_ref(place)))
     for name, color in UPSTREAMS.items():
         panel.override_by_regexp(f"/^{name}( p[0-9]+)?$/", [fixed(color)])
+        # One of several curves of an upstream: "spec idle", "calm, to spec".
+        panel.override_by_regexp(f"/^{name}(:| (?!p[0-9])).+|, to {name}$/", [shade(color)])
     return panel
 
 
@@ -289,6 +291,11 @@ def steps(*limits: tuple[float | None, Color]) -> build.ThresholdsConfig:
 def fixed(color: Color) -> DynamicConfigValue:
     """An override: this color."""
     return DynamicConfigValue("color", {"mode": "fixed", "fixedColor": color})
+
+
+def shade(color: Color) -> DynamicConfigValue:
+    """An override: this color, lighter or darker from curve to curve."""
+    return DynamicConfigValue("color", {"mode": FieldColorModeId.SHADES, "fixedColor": color})
 
 
 def _legend() -> common.VizLegendOptions:

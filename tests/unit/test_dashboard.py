@@ -115,6 +115,34 @@ def test_what_is_asked_for_exists(asked: Asked) -> None:
         assert set(filter(None, re.split(r",\s*", names))) <= labels, asked.expr
 
 
+@pytest.mark.parametrize(
+    ("panel", "legend"),
+    [
+        pytest.param(
+            panel, target["legendFormat"], id=f"{panel['title']}: {target['legendFormat']}"
+        )
+        for panel in PANELS
+        if panel["type"] == "timeseries"
+        for target in panel["targets"]
+        if re.search(r"\{\{(upstream|to)\}\}", target["legendFormat"])
+    ],
+)
+def test_an_upstream_has_one_color(panel: dict[str, Any], legend: str) -> None:
+    """In every panel, whatever else the name of the curve says."""
+    for upstream, color in parts.UPSTREAMS.items():
+        named = re.sub(r"\{\{(upstream|to)\}\}", upstream, legend)
+        name = re.sub(r"\{\{\w+\}\}", "eligibility:min_p", named)
+        given = [
+            chosen["value"]["fixedColor"]
+            for override in panel["fieldConfig"]["overrides"]
+            if override["matcher"]["id"] == "byRegexp"
+            and re.search(override["matcher"]["options"].strip("/"), name)
+            for chosen in override["properties"]
+            if chosen["id"] == "color"
+        ]
+        assert given == [color], name
+
+
 @pytest.mark.parametrize("asked", QUERIES, ids=lambda asked: asked.where)
 def test_no_variable_is_missing(asked: Asked) -> None:
     """Each that a query names is one of the dashboard's or Grafana's own."""
