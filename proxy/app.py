@@ -17,7 +17,7 @@ from typing import Final
 from proxy import __version__, wiring
 from proxy.calibrated import calibration_of, tell_of
 from proxy.config import Config
-from proxy.control.admin import AdminServer, Kept, build_admin
+from proxy.control.admin import AdminServer, Past, build_admin
 from proxy.control.decisions import Decisions
 from proxy.control.gauges import Sources
 from proxy.control.history import History
@@ -135,21 +135,12 @@ class App:
 
     def provide_descriptors(self) -> None:
         """Have a file descriptor for each client and its engine, or fewer clients, and say so."""
-        there = provide(self.config.limits.max_connections)
+        wanted = self.config.limits.max_connections
+        there = provide(wanted)
         self.front.descriptors_suffice_for = there.clients
         self.front.told = there.told
         if not there.suffices:
-            _log.warning(
-                "file descriptors: %d are allowed and limits.max_connections = %d needs %d, so no "
-                "more than %d clients are served at a time; raise the limit (ulimit -n %d, with "
-                "systemd LimitNOFILE=%d, in compose ulimits: nofile: %d) or lower "
-                "limits.max_connections",
-                there.limit,
-                self.config.limits.max_connections,
-                there.needed,
-                there.clients,
-                *(there.needed,) * 3,
-            )
+            _log.warning("%s", there.shortage(wanted))
 
     def background_ended(self, task: asyncio.Task[None]) -> None:
         """Called when a background task ends, which only our own stopping should make it do."""
@@ -285,6 +276,7 @@ class App:
             dropped_lines=lambda: 0 if log is None else log.dropped,
             clients=lambda: len(self.front.connections),
             calibrated_at=self._calibrated_at,
+            started_at=self.pair.facts.started.timestamp(),
         )
 
     def _calibrated_at(self) -> float | None:
@@ -306,7 +298,7 @@ class App:
         application = build_admin(
             self.pair,
             self.metrics,
-            kept=Kept(self.decisions, self.history),
+            past=Past(self.decisions, self.history),
             reload=self.reload,
             token=lambda: self.config.auth.admin_token.get_secret_value() or None,
             known_hosts=wiring.known_hosts_of(config),

@@ -124,7 +124,6 @@ def health() -> Panels:
                 what="Engines taken out, by cause.",
                 width=6,
                 alerts=(
-                    "SpecswitchUpstreamMisconfigured",
                     "SpecswitchUpstreamStalled",
                     "SpecswitchUpstreamFlaps",
                 ),
@@ -188,16 +187,23 @@ def _there() -> statetimeline.Panel:
     about = About(
         id=40,
         title="Who is there",
-        what="Whether an engine may take requests, as specswitch sees it, and whether Prometheus "
-        "reaches specswitch and the engines.",
+        what="Whether an engine may take requests, as specswitch sees it, whether it is what its "
+        "role and its partner ask for, and whether Prometheus reaches specswitch and the engines.",
         width=12,
-        height=7,
-        alerts=("SpecswitchDown", "SpecswitchNoUpstream", "SpecswitchUpstreamEjected"),
+        height=9,
+        alerts=(
+            "SpecswitchDown",
+            "SpecswitchNoUpstream",
+            "SpecswitchUpstreamEjected",
+            "SpecswitchUpstreamMisconfigured",
+            "SpecswitchEngineUnscraped",
+        ),
     )
     words = meaning({1: ("yes", Color.GOOD), 0: ("no", Color.BAD)})
     return bands(
         about,
         Query(ours("upstream_healthy"), "{{upstream}}"),
+        Query(f"1 - {ours('upstream_misconfigured')}", "{{upstream}} as it should be"),
         Query('up{job="$job",instance="$instance"}', "scrape of specswitch"),
         Query('up{job="$engines"}', "scrape of {{upstream}}"),
     ).mappings(words)
@@ -209,7 +215,7 @@ def _firing() -> statetimeline.Panel:
         title="Alerts",
         what="Those that fire, of this instance or of none; docs/operations.md says what to do.",
         width=12,
-        height=7,
+        height=9,
     )
     alerts = 'ALERTS{alertname=~"Specswitch.+",alertstate="firing",instance=~"$instance|"}'
     panel = bands(about, Query(f"max by (alertname) ({alerts})", "{{alertname}}"))

@@ -85,8 +85,8 @@ Reload = Callable[[], Awaitable[Sequence[str]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """What is remembered: of requests, and of the pair."""
+class Past:
+    """What has happened lately: to requests, and to the pair."""
 
     decisions: Decisions
     history: History
@@ -99,7 +99,7 @@ def build_admin(
     reload: Reload,
     token: Callable[[], str | None],
     known_hosts: Iterable[str],
-    kept: Kept,
+    past: Past,
 ) -> ASGIApp:
     """The admin application.
 
@@ -118,8 +118,8 @@ def build_admin(
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     _add_reads(app, pair, metrics)
-    _add_decisions(app, kept.decisions)
-    _add_history(app, kept.history, pair)
+    _add_decisions(app, past.decisions)
+    _add_history(app, past.history, pair)
     _add_page(app)
     _add_changes(app, pair, reload)
     app.add_exception_handler(HTTPException, _http_fault)

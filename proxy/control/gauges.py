@@ -10,7 +10,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 
 from proxy.control.engine import Findings
 from proxy.core.dispatch import Dispatcher
-from proxy.core.words import Control, Health, Topology, UpstreamName
+from proxy.core.words import Control, EjectionCause, Health, Topology, UpstreamName
 
 K = TypeVar("K", bound=str)
 
@@ -34,6 +34,8 @@ class Sources:
     """Connections of clients."""
     calibrated_at: Callable[[], float | None]
     """When the calibration was made, in seconds since 1970; None where there is none."""
+    started_at: float
+    """When this process began, likewise."""
 
 
 class Gauges:
@@ -59,6 +61,8 @@ class Gauges:
         yield from self._upstreams()
         yield from self._engines(now)
         yield from _process()
+        started = self._sources.started_at
+        yield _single("process_start_time_seconds", "When the process began.", started)
         yield _gauge("build_info", "The version that runs.", "version", {self._version: 1})
 
     def _requests(self) -> Iterator[Metric]:
@@ -113,11 +117,17 @@ class Gauges:
         dispatcher = self._dispatcher
         in_flight = {name: dispatcher.in_flight.at(name) for name in UpstreamName}
         yield _gauge("in_flight", "Sequences of generation in flight.", "upstream", in_flight)
-        healthy = {
-            name: int(dispatcher.upstream(name).health.state is not Health.EJECTED)
-            for name in UpstreamName
-        }
+        health = {name: dispatcher.upstream(name).health for name in UpstreamName}
+        healthy = {name: int(each.state is not Health.EJECTED) for name, each in health.items()}
         yield _gauge("upstream_healthy", "1 unless ejected.", "upstream", healthy)
+        seen = {name: int(each.seen) for name, each in health.items()}
+        yield _gauge("upstream_seen", "1 once it has been healthy.", "upstream", seen)
+        wrong = {
+            name: int(each.cause is EjectionCause.MISCONFIGURED) for name, each in health.items()
+        }
+        yield _gauge(
+            "upstream_misconfigured", "1 while it is not what it should be.", "upstream", wrong
+        )
         connections = GaugeMetricFamily(
             f"{PREFIX}_upstream_connections",
             "Connections to an upstream.",

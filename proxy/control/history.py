@@ -18,7 +18,7 @@ from proxy.core.words import UpstreamName
 INTERVAL_SECONDS = 1.0
 """Finer than a person can tell apart in a plot of 15 minutes that is 900 pixels wide."""
 KEPT = 900
-"""Samples: 15 minutes, in some 700 kB."""
+"""Rows: 15 minutes, in some 700 kB."""
 SWITCHES_KEPT = 50
 """Changes of mode; `policy.flap_limit` allows no more than that within 12 minutes by default."""
 _DIGITS = 6
@@ -34,7 +34,7 @@ class Sums:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class Row:
     """One second."""
 
     at: float
@@ -51,7 +51,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class PastSwitch:
     """A switch, and when."""
 
     at: float
@@ -78,8 +78,8 @@ class History(Deaf):
         self._spec = 0
         self._base = 0
         self._before = {name: self._sums(name) for name in UpstreamName}
-        self._samples: deque[Sample] = deque(maxlen=KEPT)
-        self._switches: deque[Changed] = deque(maxlen=SWITCHES_KEPT)
+        self._rows: deque[Row] = deque(maxlen=KEPT)
+        self._switches: deque[PastSwitch] = deque(maxlen=SWITCHES_KEPT)
 
     @property
     def now(self) -> float:
@@ -88,7 +88,7 @@ class History(Deaf):
 
     def switched(self, switch: Switch) -> None:
         """Keep it."""
-        self._switches.append(Changed(self.now, self._wall(), switch))
+        self._switches.append(PastSwitch(self.now, self._wall(), switch))
 
     def look(self, dispatcher: Dispatcher, now: float) -> None:
         """Look at the pair, several times a second; what it had most of is what is kept."""
@@ -102,13 +102,13 @@ class History(Deaf):
         self._keep(dispatcher, now)
         self._spec, self._base = counts.spec, counts.base
 
-    def samples(self, after: float) -> list[Sample]:
+    def rows(self, after: float) -> list[Row]:
         """Those that ended later than `after`, oldest first."""
-        found = [*takewhile(lambda each: each.at > after, reversed(self._samples))]
+        found = [*takewhile(lambda each: each.at > after, reversed(self._rows))]
         found.reverse()
         return found
 
-    def switches(self, after: float) -> list[Changed]:
+    def switches(self, after: float) -> list[PastSwitch]:
         """The last ones, newest first, likewise."""
         return [*takewhile(lambda each: each.at > after, reversed(self._switches))]
 
@@ -116,8 +116,8 @@ class History(Deaf):
         sums = {name: self._sums(name) for name in UpstreamName}
         before, self._before = self._before, sums
         known = dispatcher.lengths.output_tokens is not None
-        self._samples.append(
-            Sample(
+        self._rows.append(
+            Row(
                 at=self._since(now),
                 mode=dispatcher.mode,
                 spec=self._spec,

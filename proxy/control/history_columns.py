@@ -5,7 +5,7 @@ from datetime import datetime
 
 from pydantic import BaseModel
 
-from proxy.control.history import INTERVAL_SECONDS, Changed, History, Sample, Sums
+from proxy.control.history import INTERVAL_SECONDS, History, PastSwitch, Row, Sums
 from proxy.control.state import day
 from proxy.control.tallies import Sum
 from proxy.core.words import SwitchReason, UpstreamName
@@ -59,25 +59,25 @@ class HistoryColumns(BaseModel):
 
 def columns(history: History, started: datetime, after: float) -> HistoryColumns:
     """What happened later than `after`, in seconds since the process `started`."""
-    samples = history.samples(after)
+    rows = history.rows(after)
     return HistoryColumns(
         started=started,
         now=history.now,
         interval=INTERVAL_SECONDS,
-        at=[each.at for each in samples],
-        mode=[each.mode for each in samples],
-        offered=[None if each.offered is None else round(each.offered, 1) for each in samples],
-        queue_depth=[each.queue_depth for each in samples],
-        upstreams={name: _upstream(name, samples) for name in UpstreamName},
+        at=[each.at for each in rows],
+        mode=[each.mode for each in rows],
+        offered=[None if each.offered is None else round(each.offered, 1) for each in rows],
+        queue_depth=[each.queue_depth for each in rows],
+        upstreams={name: _upstream(name, rows) for name in UpstreamName},
         switches=[_line(each) for each in history.switches(after)],
     )
 
 
-def _upstream(name: UpstreamName, samples: Sequence[Sample]) -> UpstreamColumns:
+def _upstream(name: UpstreamName, rows: Sequence[Row]) -> UpstreamColumns:
     spec = name is UpstreamName.SPEC
-    sums = [each.times[name] for each in samples]
+    sums = [each.times[name] for each in rows]
     return UpstreamColumns(
-        in_flight=[each.spec if spec else each.base for each in samples],
+        in_flight=[each.spec if spec else each.base for each in rows],
         time_to_first_token=_times(sums, lambda each: each.first_token),
         time_per_output_token=_times(sums, lambda each: each.per_token),
     )
@@ -91,7 +91,7 @@ def _times(sums: Iterable[Sums], which: Callable[[Sums], Sum]) -> Times:
     )
 
 
-def _line(changed: Changed) -> SwitchLine:
+def _line(changed: PastSwitch) -> SwitchLine:
     switch = changed.switch
     return SwitchLine(
         time=day(changed.day),

@@ -51,10 +51,10 @@ class UpstreamHealth:
         "_failed_probes",
         "_failed_requests",
         "_good_probes",
-        "_seen",
         "_trial_out",
         "cause",
         "rules",
+        "seen",
         "state",
         "until",
     )
@@ -66,7 +66,8 @@ class UpstreamHealth:
         """Why it is ejected; None while it is not, and before the first probe."""
         self.until: float | None = None
         """When a timed ejection ends; None for one that ends with good probes."""
-        self._seen = False
+        self.seen = False
+        """Whether it has ever been healthy."""
         self._good_probes = 0
         self._failed_probes = 0
         self._failed_requests = 0
@@ -83,7 +84,7 @@ class UpstreamHealth:
     @property
     def rises_next(self) -> bool:
         """Whether the next good probe makes it healthy."""
-        needed = self.rules.rise if self._seen else 1
+        needed = self.rules.rise if self.seen else 1
         return (
             self.state is Health.EJECTED and self.until is None and self._good_probes + 1 >= needed
         )
@@ -95,7 +96,7 @@ class UpstreamHealth:
         self._good_probes += 1
         if not rises:
             return False
-        self._seen = True
+        self.seen = True
         self._become_healthy()
         return True
 

@@ -42,6 +42,16 @@ class Provision:
         """Whether every client that the configuration allows can be served."""
         return self.limit >= self.needed
 
+    def shortage(self, max_connections: int) -> str:
+        """What an operator is told where it does not suffice for so many clients."""
+        return (
+            f"file descriptors: {self.limit} are allowed and limits.max_connections = "
+            f"{max_connections} needs {self.needed}, so no more than {self.clients} clients are "
+            f"served at a time; raise the limit (ulimit -n {self.needed}, with systemd "
+            f"LimitNOFILE={self.needed}, in compose ulimits: nofile: {self.needed}) or lower "
+            "limits.max_connections"
+        )
+
 
 def provide(max_connections: int) -> Provision:
     """Raise the limit of this process as far as `max_connections` clients need and it can be."""

@@ -105,7 +105,8 @@ def test_a_switch_is_seen_within_two_seconds(browser: Browser, served: Specswitc
         with Traffic(served.url, 8):
             seen.shows("#mode", "base")
             seen.shows("#why", "more is in flight than speculation pays for")
-            seen.shows("#switches tbody tr:first-child", "more in flight than speculation pays for")
+            why = "more is in flight than speculation pays for"
+            seen.shows("#switches tbody tr:first-child", why)
             seen.shows("#said", "New requests go to base")
         shown = seen.page.evaluate("window.changed") / 1000
     switches = [each for each in history(served).switches if each.to == "base"]

@@ -1,7 +1,9 @@
-"""The status page for everybody: light and dark, small and wide, by keyboard, read aloud."""
+"""The status page for everybody: light and dark, small and wide, by keyboard, read aloud, late."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -239,3 +241,14 @@ def test_colours_are_never_the_only_sign(browser: Browser, served: Specswitch) -
         assert seen.page.locator("#in-flight path.hatch").count() == 1
         seen.shows("#tpot .reading", "spec ")
         seen.shows("#tpot .reading", "base ")
+
+
+def test_how_long_it_is_up_is_of_one_clock(browser: Browser, served: Specswitch) -> None:
+    """The browser's machine and specswitch's need not tell the same time of day."""
+
+    def prepare(page: Page) -> None:
+        page.clock.install(time=datetime.now(UTC) + timedelta(days=30))
+
+    with visit(browser, served.admin_url, prepare=prepare) as seen:
+        seen.is_live()
+        expect(seen.page.locator("#version")).to_have_text(re.compile(r", up (\d+ min )?\d+ s$"))

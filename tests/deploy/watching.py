@@ -116,8 +116,9 @@ class _Scene:
         served = await self._death()
         await self._until(self._fires("SpecswitchUpstreamEjected"), "the alert fires")
         told = self.alertmanager.alerts()
-        # Two more scrapes, so that the last of it has a rate.
-        await asyncio.sleep(3.0)
+        over = time.time()  # noqa: TID251 - see above
+        # So that the last of it has a rate.
+        await self._until(lambda: self._scraped_since(over, times=2), "two more scrapes")
         return Watched(
             prometheus=self.prometheus,
             alertmanager=self.alertmanager,
@@ -177,6 +178,13 @@ class _Scene:
         said = [{"role": "user", "content": "Go on."}]
         asked = chat(said, model=_MODEL, max_tokens=tokens, ignore_eos=True, extra=extra)
         return await ask(self.client, asked, clock=time.monotonic)
+
+    def _scraped_since(self, then: float, *, times: int) -> bool:
+        """Whether each target has been asked so many times later than that; an answer or none."""
+        now = time.time()  # noqa: TID251 - Prometheus keeps the time of day
+        asked = self.prometheus.query("timestamp(up)", then, now)
+        seen = [{text for _, text in each.values if float(text) > then} for each in asked]
+        return bool(seen) and all(len(each) >= times for each in seen)
 
     def _fires(self, name: str) -> Callable[[], bool]:
         return lambda: any(labels["alertname"] == name for labels, _ in self.alertmanager.alerts())

@@ -49,6 +49,7 @@ def scraped() -> Described:
         dropped_lines=lambda: 0,
         clients=lambda: 1,
         calibrated_at=lambda: 1.8e9,
+        started_at=1.7e9,
     )
     dispatcher = Dispatcher(SETTINGS, metrics, now=0.0)
     for _ in range(20):

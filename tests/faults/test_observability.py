@@ -250,7 +250,10 @@ async def test_a_reading_of_an_engine_that_has_gone_ends() -> None:
         await it.until(lambda: not it.healthy(UpstreamName.SPEC), "it is ejected")
         families = await scrape(it)
         assert value(families, "upstream_healthy", upstream="spec") == 0
+        assert value(families, "upstream_seen", upstream="spec") == 1
         assert value(families, "in_flight", upstream="spec") == 0
+        began = it.app.pair.facts.started.timestamp()
+        assert value(families, "process_start_time_seconds") == began
 
 
 def _run(it: Rig, count: int) -> bool:

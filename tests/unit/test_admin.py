@@ -15,7 +15,7 @@ import pytest
 from fastapi import FastAPI
 
 from proxy.calibration import Calibration
-from proxy.control.admin import AdminServer, Kept, _listen, build_admin
+from proxy.control.admin import AdminServer, Past, _listen, build_admin
 from proxy.control.decisions import Decisions
 from proxy.control.engine import Findings, Load, Reading
 from proxy.control.guard import MAX_BODY_BYTES
@@ -71,7 +71,7 @@ class Scene:
             reload=self.reload,
             token=lambda: self.token,
             known_hosts={"admin.example"},
-            kept=Kept(
+            past=Past(
                 Decisions(clock=lambda: self.now, wall=lambda: int(LATER.timestamp() * 1e9)),
                 History(self.metrics, clock=lambda: self.now, wall=lambda: 0),
             ),

@@ -183,20 +183,42 @@ def test_alerts_and_panels_know_each_other() -> None:
     assert linked == alerts
 
 
+def provisioned(kind: str) -> dict[str, Any]:
+    """A file that Grafana reads at its start."""
+    file = DEPLOY / "grafana" / "provisioning" / kind / "specswitch.yml"
+    return dict(yaml.safe_load(file.read_text(encoding="utf-8")))
+
+
+def data_sources() -> dict[str, dict[str, Any]]:
+    """The data sources by type, of which there is one each."""
+    given = provisioned("datasources")["datasources"]
+    found = {source["type"]: source for source in given}
+    assert len(found) == len(given) == len({source["uid"] for source in given})
+    return found
+
+
+def test_grafana_is_given_the_alertmanager_that_prometheus_tells() -> None:
+    """By its own API, where Prometheus has it; silences of Prometheus's rules are made there."""
+    sources = data_sources()
+    assert set(sources) == {"prometheus", "alertmanager"}
+    source = sources["alertmanager"]
+    assert source["jsonData"]["implementation"] == "prometheus"
+    assert sources["prometheus"]["jsonData"]["alertmanagerUid"] == source["uid"]
+    telling = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())["alerting"]
+    ((told,),) = (each["static_configs"] for each in telling["alertmanagers"])
+    assert [source["url"]] == [f"http://{target}" for target in told["targets"]]
+
+
 def test_grafana_is_given_what_the_dashboard_names() -> None:
     """The data source's uid, the folder of dashboards, and the scrape interval."""
-    provisioning = DEPLOY / "grafana" / "provisioning"
-    (source,) = yaml.safe_load(
-        (provisioning / "datasources" / "specswitch.yml").read_text(encoding="utf-8")
-    )["datasources"]
+    source = data_sources()["prometheus"]
+    assert source["isDefault"]
     (first, *_) = SHOWN.json["templating"]["list"]
     assert (first["type"], first["query"]) == ("datasource", source["type"])
     assert first["current"] == {"selected": True, "text": source["name"], "value": source["uid"]}
     scraping = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
     assert source["jsonData"]["timeInterval"] == scraping["global"]["scrape_interval"]
-    (provider,) = yaml.safe_load(
-        (provisioning / "dashboards" / "specswitch.yml").read_text(encoding="utf-8")
-    )["providers"]
+    (provider,) = provisioned("dashboards")["providers"]
     assert provider["options"]["path"] == "/var/lib/grafana/dashboards"
     assert [path.name for path in dashboard.FILE.parent.iterdir()] == [dashboard.FILE.name]
 

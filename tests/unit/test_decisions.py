@@ -10,7 +10,7 @@ import httpx2
 import pytest
 from msgspec.structs import replace
 
-from proxy.control.admin import Kept, build_admin
+from proxy.control.admin import Past, build_admin
 from proxy.control.decision_list import DecisionLine, DecisionList
 from proxy.control.decisions import KEPT, Decisions
 from proxy.control.history import History
@@ -168,7 +168,7 @@ async def test_the_route_tells_them() -> None:
         reload=_nothing,
         token=lambda: None,
         known_hosts=(),
-        kept=Kept(scene.kept, History(metrics, clock=lambda: scene.now, wall=lambda: 0)),
+        past=Past(scene.kept, History(metrics, clock=lambda: scene.now, wall=lambda: 0)),
     )
     async with httpx2.AsyncClient(
         transport=httpx2.ASGITransport(app=app), base_url="http://localhost:8001"

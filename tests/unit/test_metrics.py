@@ -88,6 +88,7 @@ class Scene:
             dropped_lines=lambda: self.dropped,
             clients=lambda: self.clients,
             calibrated_at=lambda: self.calibrated_at,
+            started_at=1.7e9,
         )
         self.metrics.watch(self.dispatcher, sources, clock=lambda: self.now)
 
@@ -460,6 +461,7 @@ def test_what_the_process_uses() -> None:
     scene = Scene()
     before = scene.scrape()
     assert before["client_connections"] == 0
+    assert before["process_start_time_seconds"] == 1.7e9
     scene.clients = 3
     after = scene.scrape()
     assert after["client_connections"] == 3
@@ -472,6 +474,40 @@ def test_an_ejected_upstream_is_not_healthy() -> None:
     samples = Scene().scrape()
 
     assert samples['upstream_healthy{upstream="spec"}'] == 0
+    assert samples['upstream_seen{upstream="spec"}'] == 0
+
+
+def test_an_upstream_that_was_there_once_has_been_seen() -> None:
+    """What is gone is told from what has not come yet, however it went."""
+    scene = Scene()
+    scene.probe(SPEC)
+    for _ in range(SETTINGS.health.fall):
+        scene.dispatcher.probe_failed(SPEC, "timeout", 0.0)
+
+    samples = scene.scrape()
+
+    assert samples['upstream_healthy{upstream="spec"}'] == 0
+    assert samples['upstream_seen{upstream="spec"}'] == 1
+    assert samples['upstream_seen{upstream="base"}'] == 0
+    assert samples['upstream_misconfigured{upstream="spec"}'] == 0
+
+
+def test_an_upstream_that_is_wrong_is_told_for_as_long_as_it_is() -> None:
+    """From its first probe on, though no ejection can be seen to happen; and it is not seen yet."""
+    scene = Scene()
+    wrong = Identity(known=True, speculative_algorithm="EAGLE3")
+    scene.dispatcher.probe_succeeded(BASE, wrong, scene.now)
+
+    samples = scene.scrape()
+    assert samples['upstream_misconfigured{upstream="base"}'] == 1
+    assert samples['upstream_misconfigured{upstream="spec"}'] == 0
+    assert samples['upstream_seen{upstream="base"}'] == 0
+
+    for _ in range(SETTINGS.health.rise):
+        scene.probe(BASE)
+    samples = scene.scrape()
+    assert samples['upstream_misconfigured{upstream="base"}'] == 0
+    assert samples['upstream_healthy{upstream="base"}'] == 1
 
 
 def test_engine_readings_have_an_age() -> None:

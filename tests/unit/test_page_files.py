@@ -24,7 +24,6 @@ TEXTS = {path: file.body.decode() for path, file in FILES.items()}
 SCRIPTS = {path: text for path, text in TEXTS.items() if path.endswith(".js")}
 TABLES = {
     "REASONS": SwitchReason,
-    "CHANGES": SwitchReason,
     "CONTROLS": Control,
     "ADMIN_STATES": AdminState,
     "HEALTH": Health,

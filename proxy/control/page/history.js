@@ -44,6 +44,8 @@ export class History {
     this.switches = [];
     /** Which process the seconds below are of. */
     this.started = "";
+    /** When that one began, on this page's own clock: the two need not tell the same time of day. */
+    this.began = 0;
     /** The end of the last second that was heard of, on that process's clock. */
     this.last = -1;
   }
@@ -59,15 +61,15 @@ export class History {
       this.started = answer.started;
       this.last = -1;
     }
-    const begin = now - answer.now;
+    this.began = now - answer.now;
     answer.at.forEach((at, i) => {
-      if (at > this.last) this.samples.push(sample(answer, i, begin + at));
+      if (at > this.last) this.samples.push(sample(answer, i, this.began + at));
     });
     this.last = Math.max(this.last, ...answer.at.slice(-1));
     this.samples = this.samples.filter((each) => each.t > now - SECONDS - 5);
     const known = new Set(this.switches.map((each) => each.time));
     const news = answer.switches.filter((each) => !known.has(each.time));
-    for (const each of news.toReversed()) this.switches.unshift({ ...each, t: begin + each.at });
+    for (const each of news.toReversed()) this.switches.unshift({ ...each, t: this.began + each.at });
     this.switches.splice(SWITCHES);
   }
 

@@ -88,7 +88,7 @@ function show(state) {
   for (const name of words.NAMES) showUpstream(state, name);
   showCalibration(state);
   showSwitches();
-  put(element("version"), `${state.version}, up ${words.duration((Date.now() - Date.parse(state.started)) / 1000)}`);
+  put(element("version"), `${state.version}, up ${words.duration(now() - history.began)}`);
   plots.show(state);
   say([words.modeSentence(state), ...alerts].join(" "));
 }
@@ -177,7 +177,7 @@ function showSwitches() {
     put(at, words.clock(new Date(each.time)));
     put(to, each.to);
     to.className = `key ${each.to}`;
-    put(why, words.CHANGES[each.reason] ?? each.reason);
+    put(why, words.REASONS[each.reason] ?? each.reason);
     put(inFlight, String(each.in_flight));
     inFlight.className = "number";
   });

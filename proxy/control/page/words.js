@@ -56,7 +56,7 @@ export const UNKNOWN = "–";
 /** @type {readonly Name[]} */
 export const NAMES = ["spec", "base"];
 
-/** Why the mode is what it is, after "New requests go to spec: ". @type {Record<string, string>} */
+/** Why the mode is, or became, what it is. @type {Record<string, string>} */
 export const REASONS = {
   in_flight: "more is in flight than speculation pays for",
   rate: "more work is offered than speculation pays for",
@@ -66,18 +66,6 @@ export const REASONS = {
   control: "the operator said so",
   flap: "the mode has changed too often, and is held",
   uncalibrated: "it is not known when speculation pays",
-};
-
-/** The same of one change, in the table. @type {Record<string, string>} */
-export const CHANGES = {
-  in_flight: "more in flight than speculation pays for",
-  rate: "more work offered than speculation pays for",
-  calm: "low load for a while",
-  engine: "spec said that it has too much",
-  health: "the other upstream could not be used",
-  control: "the operator said so",
-  flap: "too many changes",
-  uncalibrated: "not known when speculation pays",
 };
 
 /** @type {Record<Control, string>} */

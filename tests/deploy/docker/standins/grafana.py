@@ -1,7 +1,7 @@
 """In Grafana's place: reads what is provisioned as Grafana would, and ends where that is wrong.
 
-It checks mounts, folders, the password, and that dashboards ask data sources that are there. It
-draws nothing and knows nothing of panels.
+It checks mounts, folders, the password, and that dashboards and data sources name only data sources
+that are there. It draws nothing and knows nothing of panels.
 """
 
 import json
@@ -37,13 +37,27 @@ def uids(value: object) -> Iterator[str]:
             yield from uids(inner)
 
 
+def unknown_alertmanagers(sources: list[dict[str, object]]) -> Iterator[str]:
+    """Data sources whose alerts go to an Alertmanager that is none."""
+    there = {source["uid"] for source in sources if source["type"] == "alertmanager"}
+    for source in sources:
+        told = dict(source.get("jsonData", {})).get("alertmanagerUid")  # type: ignore[call-overload]  # of YAML
+        if told is not None and told not in there:
+            yield f"{source['name']} has its alerts at an Alertmanager that is not there: {told}"
+
+
 def faults() -> Iterator[str]:
     """What Grafana would stumble over."""
     if os.environ.get("GF_SECURITY_ADMIN_PASSWORD", "admin") == "admin":
         yield "the password is Grafana's default"
-    known = {str(source["uid"]) for source in documents("datasources", "datasources")}
-    if not known:
-        yield "no data source is provisioned"
+    sources = list(documents("datasources", "datasources"))
+    named = [str(source["uid"]) for source in sources]
+    if len(named) > len(set(named)):
+        yield f"two data sources have one uid: {named}"
+    if [source["type"] for source in sources if source.get("isDefault")] != ["prometheus"]:
+        yield "the default data source is not a Prometheus, or there are several"
+    yield from unknown_alertmanagers(sources)
+    known = {str(source["uid"]) for source in sources if source["type"] == "prometheus"}
     files = [
         file
         for provider in documents("dashboards", "providers")
@@ -52,9 +66,9 @@ def faults() -> Iterator[str]:
     if not files:
         yield "no dashboard is provisioned"
     for file in files:
-        named = {uid for uid in uids(json.loads(file.read_text())) if not uid.startswith("$")}
-        if named - known:
-            yield f"{file.name} asks data sources that are not there: {sorted(named - known)}"
+        asked = {uid for uid in uids(json.loads(file.read_text())) if not uid.startswith("$")}
+        if asked - known:
+            yield f"{file.name} asks data sources that are not there: {sorted(asked - known)}"
     try:
         (DATA / "grafana.db").touch()
     except OSError as error:
