@@ -187,7 +187,8 @@ def _there() -> statetimeline.Panel:
     about = About(
         id=40,
         title="Who is there",
-        what="Whether an engine may take requests, as specswitch sees it, whether it is what its "
+        what="Whether an engine may take requests, as specswitch sees it, whether the operator has "
+        "left it in service, whether it is what its "
         "role and its partner ask for, and whether Prometheus reaches specswitch and the engines.",
         width=12,
         height=9,
@@ -196,6 +197,7 @@ def _there() -> statetimeline.Panel:
             "SpecswitchNoUpstream",
             "SpecswitchUpstreamEjected",
             "SpecswitchUpstreamMisconfigured",
+            "SpecswitchUpstreamHeld",
             "SpecswitchEngineUnscraped",
         ),
     )
@@ -203,6 +205,7 @@ def _there() -> statetimeline.Panel:
     return bands(
         about,
         Query(ours("upstream_healthy"), "{{upstream}}"),
+        Query(ours("upstream_in_service"), "{{upstream}} in service"),
         Query(f"1 - {ours('upstream_misconfigured')}", "{{upstream}} as it should be"),
         Query('up{job="$job",instance="$instance"}', "scrape of specswitch"),
         Query('up{job="$engines"}', "scrape of {{upstream}}"),

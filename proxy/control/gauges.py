@@ -10,7 +10,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 
 from proxy.control.engine import Findings
 from proxy.core.dispatch import Dispatcher
-from proxy.core.words import Control, EjectionCause, Health, Topology, UpstreamName
+from proxy.core.words import AdminState, Control, EjectionCause, Health, Topology, UpstreamName
 
 K = TypeVar("K", bound=str)
 
@@ -120,6 +120,11 @@ class Gauges:
         health = {name: dispatcher.upstream(name).health for name in UpstreamName}
         healthy = {name: int(each.state is not Health.EJECTED) for name, each in health.items()}
         yield _gauge("upstream_healthy", "1 unless ejected.", "upstream", healthy)
+        wanted = {
+            name: int(dispatcher.upstream(name).admin_state is AdminState.READY)
+            for name in UpstreamName
+        }
+        yield _gauge("upstream_in_service", "1 unless the operator drains it.", "upstream", wanted)
         seen = {name: int(each.seen) for name, each in health.items()}
         yield _gauge("upstream_seen", "1 once it has been healthy.", "upstream", seen)
         wrong = {

@@ -26,6 +26,7 @@ from proxy.core.observer import Observer, Record
 from proxy.core.places import Place
 from proxy.core.route import REASONS, Need
 from proxy.core.words import (
+    AdminState,
     Control,
     EjectionCause,
     Health,
@@ -475,6 +476,19 @@ def test_an_ejected_upstream_is_not_healthy() -> None:
 
     assert samples['upstream_healthy{upstream="spec"}'] == 0
     assert samples['upstream_seen{upstream="spec"}'] == 0
+
+
+def test_an_upstream_in_drain_is_not_in_service() -> None:
+    """However well it is."""
+    scene = Scene()
+    scene.probe(SPEC)
+    assert scene.scrape()['upstream_in_service{upstream="spec"}'] == 1
+
+    scene.dispatcher.set_admin_state(SPEC, AdminState.DRAIN, scene.now)
+
+    samples = scene.scrape()
+    assert samples['upstream_in_service{upstream="spec"}'] == 0
+    assert samples['upstream_in_service{upstream="base"}'] == 1
 
 
 def test_an_upstream_that_was_there_once_has_been_seen() -> None:
