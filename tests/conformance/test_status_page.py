@@ -127,9 +127,11 @@ async def test_who_comes_again_gets_only_what_is_new() -> None:
     """The rows that came after those it has; none of them twice, and none left out."""
     async with rig() as it:
         first = await once(it, lambda each: len(each.at) > 1)
+        await once(it, lambda each: len(each.at) > len(first.at))
 
         again = await history(it, f"?after={first.at[-1]}")
 
+        assert again.at
         whole = await history(it, "?after=-1")
         assert whole.at[: len(first.at) + len(again.at)] == first.at + again.at
 
