@@ -18,9 +18,9 @@ from proxy import __version__
 from proxy.cli import main
 from proxy.config import load
 from proxy.errors import ConfigError
+from tests.deploy.docker.composed import valued
 from tests.deploy.docker.conftest import SECRETS as COMPOSE_SECRETS
 from tests.deploy.docker.stack import rendered as composed
-from tests.deploy.docker.test_files import valued
 from tests.deploy.rendering import (
     FOLDER,
     ROOT,

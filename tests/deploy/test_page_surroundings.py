@@ -43,6 +43,12 @@ def test_a_clock_that_is_set_moves_nothing(browser: Browser, served: Specswitch)
         seen.page.evaluate(AN_HOUR_BACK)
         expect(drawn).not_to_have_attribute("d", before)
         expect(drawn).to_have_attribute("d", re.compile("M"))
+        plot = seen.page.locator("#in-flight svg").bounding_box()
+        inside = drawn.bounding_box()
+        assert plot is not None
+        assert inside is not None
+        assert plot["x"] <= inside["x"]
+        assert inside["x"] + inside["width"] <= plot["x"] + plot["width"] + 1
         expect(seen.page.locator("#version")).to_have_text(re.compile(r", up \d+ s$|, up \d+ min"))
 
 

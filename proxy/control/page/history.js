@@ -35,6 +35,7 @@ import { NAMES } from "./words.js";
 
 export const SECONDS = 900;
 const SWITCHES = 50;
+const SET_SECONDS = 5;
 
 export class History {
   constructor() {
@@ -57,11 +58,14 @@ export class History {
 
   /** @param {Answer} answer @param {number} now  this page's clock, in seconds */
   add(answer, now) {
-    if (answer.started !== this.started) {
+    const began = now - answer.now;
+    if (answer.started === this.started) {
+      this.shift(began - this.began);
+    } else {
       this.started = answer.started;
       this.last = -1;
     }
-    this.began = now - answer.now;
+    this.began = began;
     answer.at.forEach((at, i) => {
       if (at > this.last) this.samples.push(sample(answer, i, this.began + at));
     });
@@ -71,6 +75,12 @@ export class History {
     const news = answer.switches.filter((each) => !known.has(each.time));
     for (const each of news.toReversed()) this.switches.unshift({ ...each, t: this.began + each.at });
     this.switches.splice(SWITCHES);
+  }
+
+  /** Somebody has set this page's clock, unless it is only the way of an answer. @param {number} by  seconds */
+  shift(by) {
+    if (Math.abs(by) < SET_SECONDS) return;
+    for (const each of [...this.samples, ...this.switches]) each.t += by;
   }
 
   /**

@@ -22,8 +22,7 @@ const PATIENCE_SECONDS = 5;
 const SWITCHES = 12;
 
 /** Of the day, since only that goes on while a machine sleeps; in seconds. */
-// Not Date.now(): a clock that is set while the page is open would shift what it has.
-const now = () => (performance.timeOrigin + performance.now()) / 1000;
+const now = () => Date.now() / 1000;
 const history = new History();
 const plots = new Plots(history, now);
 const operator = new Operator((state) => {
@@ -266,4 +265,7 @@ function prepare() {
 }
 
 prepare();
+element("needs").remove();
+document.querySelector("main")?.removeAttribute("hidden");
+put(element("answers"), "Asking");
 void look();
