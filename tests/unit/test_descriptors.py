@@ -73,6 +73,14 @@ def test_exactly_enough() -> None:
     assert not Provision(327, 328, 1, 99).suffices
 
 
+def test_a_shortage_says_how_many_clients_there_are_for() -> None:
+    """And what to set, in the words of each way of starting it."""
+    told = Provision(327, 328, 1, 99).shortage(100)
+    assert "327 are allowed and limits.max_connections = 100 needs 328" in told
+    assert "no more than 99 clients are served" in told
+    assert told.count("328") == 4
+
+
 @pytest.mark.parametrize(
     ("error", "ran_out"),
     [
