@@ -37,7 +37,8 @@ def kustomize(folder: Path, *, check: bool = True) -> subprocess.CompletedProces
 
 def copied(into: Path) -> Path:
     """A `deploy` to be changed, and in it a copy of the example, as docs/kubernetes.md says."""
-    shutil.copytree(ROOT / "deploy", into / "deploy")
+    own = shutil.ignore_patterns("mine", "secrets.env")  # a developer may have filled in a copy
+    shutil.copytree(ROOT / "deploy", into / "deploy", ignore=own)
     mine = into / "deploy" / "kubernetes" / "mine"
     shutil.copytree(FOLDER / "example", mine)
     return mine

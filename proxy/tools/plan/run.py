@@ -97,13 +97,14 @@ def run(options: Options, *, env: Path | None, force: bool, as_object: bool) -> 
         raise ConfigError([(str(env), _THERE)])
     reject_unwritable(env)
     made = plan(wanted(options))
+    # Before it is shown: whoever reads only the first lines ends us with them.
+    became = [] if env is None else list(_write(made, options.names, env))
     if as_object:
         print(as_json(made, options.names))  # noqa: T201 - its output
     else:
         show(made, options.names, Console())
-    if env is not None:
-        for sentence in _write(made, options.names, env):
-            _tell(sentence, quiet=as_object)
+    for sentence in became:
+        _tell(sentence, quiet=as_object)
     return 0 if made.fits else 1
 
 
@@ -120,7 +121,9 @@ def _write(made: Plan, names: Names, env: Path) -> Iterator[str]:
     text = dotenv.merged(before, values, arguments)
     dotenv.write(env, text)
     gone = [name for name in values if values[name] is None and dotenv.value(before, name)]
-    missing = dotenv.unset(text, _REQUIRED)
+    # A file that lacks a key altogether is another's: Kubernetes' secrets have one of their own.
+    asked = [name for name in _REQUIRED if not before or dotenv.value(text, name) is not None]
+    missing = dotenv.unset(text, tuple(asked))
     out = f"; taken out: {', '.join(gone)}" if gone else ""
     left = f"; still to be set in it: {', '.join(missing)}" if missing else ""
     yield f"{env} was written{out}{left}"
