@@ -94,16 +94,24 @@ def test_it_is_the_compiled_one(engine: Engine, image: str) -> None:
 
 
 def test_nothing_to_build_with_is_left(engine: Engine, image: str) -> None:
-    """No compiler, no pip, none of the build's own packages."""
+    """No compiler, no pip, none of the build's own packages.
+
+    But for what a distribution's packages own, where the base had to be made of its Python: the
+    real one has its own in /usr/local.
+    """
     modules = ("pip", "setuptools", "mypy", "hatchling", "ensurepip")
-    programs = ("gcc", "cc", "pip", "pip3")
     code = (
-        "from importlib.util import find_spec; from shutil import which; "
-        f"print([*filter(find_spec, {modules})], [*filter(which, {programs})])"
+        "from importlib.util import find_spec; from shutil import which; import sys; "
+        f"specs = [*filter(None, map(find_spec, {modules}))]; "
+        "ours = [s.name for s in specs if not str(s.origin).startswith('/usr/lib/python3')]; "
+        "pips = [p for p in map(which, ('pip', 'pip3')) if p and not p.startswith('/usr/bin')]; "
+        "print(ours, pips, which('gcc'), which('cc'), sys._base_executable)"
     )
-    for python in ("python", "/usr/local/bin/python3"):
+    python = "python"
+    for _ in ("in its environment", "in the Python below"):
         said = engine.ask("run", "--rm", "--entrypoint", python, image, "-c", code)
-        assert said == "[] []"
+        nothing, python = said.rsplit(" ", 1)
+        assert nothing == "[] [] None None"
 
 
 def test_its_size(
