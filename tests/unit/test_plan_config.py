@@ -93,6 +93,7 @@ def test_what_the_index_lists_counts_before_a_count(tmp_path: Path) -> None:
     assert read_weight_bytes(path) == 9_085_000_000
     assert known(Told(config=path)).model.weight_bytes == 9_085_000_000
     assert known(Told(config=path, weight_bytes=5)).model.weight_bytes == 5
+    assert known(Told(config=path, weight_bits=16.0)).model.weight_bytes > 16e9  # told by hand
 
 
 def test_files_in_32_bits_are_loaded_in_16(tmp_path: Path) -> None:

@@ -34,6 +34,16 @@ def test_32b_on_80_gb_has_five_ways_out() -> None:
     assert found[0].endswith("and --context 16384")
 
 
+def test_what_it_is_already_is_no_way_out() -> None:
+    """Fewer bits than it has, and GPUs of its own."""
+    eight = ways(wanted("40GiB", "32B", bits=8.0))
+    assert not any("in 8 bits" in each for each in eight)
+    assert any("--gpus" in each for each in eight)
+    separate = ways(wanted("40GiB", "32B", topology=Topology.SEPARATE))
+    assert not any("--topology" in each or "one server" in each for each in separate)
+    assert any("--gpus" in each for each in separate)
+
+
 def test_each_way_that_is_named_fits() -> None:
     """As the same plan with that one change says."""
     wish = wanted("80GiB", "32.8B")

@@ -7,6 +7,7 @@ import pytest
 
 from proxy.core.words import Topology, UpstreamName
 from proxy.tools.plan.known import Told, known
+from proxy.tools.plan.notes import notes
 from proxy.tools.plan.quantities import GIB, MIB, size
 from proxy.tools.plan.sizes import KvShape
 from proxy.tools.plan.split import Plan, Server, alone, plan
@@ -22,6 +23,23 @@ def pair(made: Plan) -> tuple[Server, Server]:
     assert made.fits
     assert made.short <= 0
     return made.servers
+
+
+def test_every_gpu_of_a_server_costs_some() -> None:
+    """What its ranks exchange, by their number."""
+    one, four = (demand(wanted("80GiB", "8B", gpus=n), SPEC, chunk=8192).runtime for n in (1, 4))
+    assert four - one == 3 * GIB // 8
+
+
+def test_a_draft_that_keeps_more_than_is_counted_is_told() -> None:
+    """Only then; SGLang counts it as if its layers were the target's."""
+    wish = replace(wanted("80GiB", "8B"), draft_share=(1, 32))
+    more = replace(wish, draft=replace(wish.draft, kv=2**16))
+    less = replace(wish, draft=replace(wish.draft, kv=2**8))
+    told = [
+        any("keeps more of each token" in each for each in notes(plan(w))) for w in (more, less)
+    ]
+    assert told == [True, False]
 
 
 def test_8b_on_one_80_gb_gpu_is_comfortable() -> None:
