@@ -36,9 +36,9 @@ def test_32b_on_80_gb_has_five_ways_out() -> None:
 
 def test_what_it_is_already_is_no_way_out() -> None:
     """Fewer bits than it has, and GPUs of its own."""
-    eight = ways(wanted("40GiB", "32B", bits=8.0))
+    eight = ways(wanted("40GiB", "8B", bits=8.0, context=200_000, running=(1, 1)))
+    assert eight[0].startswith("--context ")
     assert not any("in 8 bits" in each for each in eight)
-    assert any("--gpus" in each for each in eight)
     separate = ways(wanted("40GiB", "32B", topology=Topology.SEPARATE))
     assert not any("--topology" in each or "one server" in each for each in separate)
     assert any("--gpus" in each for each in separate)
