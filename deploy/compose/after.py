@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from http import HTTPStatus
-from itertools import repeat
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -57,7 +56,7 @@ def why_go(looks: Iterator[bool | None], absent: int = ABSENT, longest: int = LO
 
 def looks(url: str) -> Iterator[bool | None]:
     """What `there` says, again and again."""
-    for _ in repeat(None):
+    while True:
         yield there(url)
         time.sleep(EACH)  # noqa: TID251 - a process of its own, before the engine; no event loop
 

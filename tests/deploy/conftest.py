@@ -38,4 +38,4 @@ def unable(why: str) -> NoReturn:
     """Give the test up, for want of something that is not ours."""
     if os.environ.get(NO_SKIP):
         pytest.fail(f"{why}, and {NO_SKIP} is set", pytrace=False)
-    pytest.skip(why)
+    pytest.skip(why)  # a program or an image of others is not there; CI forbids it above

@@ -1,4 +1,7 @@
-"""The status page for everybody: light and dark, small and wide, by keyboard, read aloud, late."""
+"""The status page for everybody: light and dark, small and wide, by keyboard, read aloud, late.
+
+And where the browser is not as usual: a clock that is set, no scripts.
+"""
 
 import re
 from collections.abc import Iterator
@@ -15,6 +18,7 @@ from tests.harness.process import Specswitch
 TOKEN = "the-admin-token"
 SCHEMES: tuple[Scheme, ...] = ("light", "dark")
 WIDTHS = (320, 1200)
+AN_HOUR_BACK = "const real = Date.now; Date.now = () => real() - 3600_000"
 EVERY_LOOK = pytest.mark.parametrize(
     ("scheme", "width"), [(scheme, width) for scheme in SCHEMES for width in WIDTHS]
 )
@@ -252,3 +256,36 @@ def test_how_long_it_is_up_is_of_one_clock(browser: Browser, served: Specswitch)
     with visit(browser, served.admin_url, prepare=prepare) as seen:
         seen.is_live()
         expect(seen.page.locator("#version")).to_have_text(re.compile(r", up (\d+ min )?\d+ s$"))
+
+
+def test_a_clock_that_is_set_moves_nothing(browser: Browser, served: Specswitch) -> None:
+    """What is drawn stays in its place, and what is new is drawn beside it."""
+    with visit(browser, served.admin_url) as seen, Traffic(served.url, 2):
+        seen.is_live()
+        drawn = seen.page.locator("#in-flight path.fill.spec")
+        expect(drawn).to_have_attribute("d", re.compile("M"))
+        before = drawn.get_attribute("d") or ""
+        seen.page.evaluate(AN_HOUR_BACK)
+        expect(drawn).not_to_have_attribute("d", before)
+        expect(drawn).to_have_attribute("d", re.compile("M"))
+        plot = seen.page.locator("#in-flight svg").bounding_box()
+        inside = drawn.bounding_box()
+        assert plot is not None
+        assert inside is not None
+        assert plot["x"] <= inside["x"]
+        assert inside["x"] + inside["width"] <= plot["x"] + plot["width"] + 1
+        expect(seen.page.locator("#version")).to_have_text(re.compile(r", up \d+ s$|, up \d+ min"))
+
+
+def test_without_scripts_it_says_where_the_same_is(browser: Browser, served: Specswitch) -> None:
+    """And shows nothing that looks as if it worked."""
+    context = browser.new_context(java_script_enabled=False)
+    try:
+        page = context.new_page()
+        page.goto(served.admin_url)
+        expect(page.locator("main")).to_be_hidden()
+        expect(page.get_by_text("This page needs JavaScript.")).to_be_visible()
+        page.get_by_role("link", name="admin/state").click()
+        assert page.url == f"{served.admin_url}/admin/state"
+    finally:
+        context.close()

@@ -219,7 +219,7 @@ def test_the_short_works_are_works() -> None:
 def emulator(tmp_path: Path) -> Iterator[tuple[int, int]]:
     """The emulated pair, on its two ports."""
     if shutil.which("gcc") is None:
-        pytest.skip("needs gcc")
+        pytest.skip("needs gcc")  # which compiles the load that is looked at
     ports = free_port(), free_port()
     log = tmp_path / "log"
     process = start([str(build("emulator")), *map(str, ports)], core=0, log=log)
