@@ -8,6 +8,7 @@ since there are tens of thousands of them a second.
     state        what is so
     ----------   ---------------------------------------------------------------------------
     READING      the head is here and accepted; the body is coming in
+    ERRAND       all is here, and the answer is ours; who is asked for it has not answered yet
     WAITING      all is here; a place has been asked for
     CONNECTING   a place is held; there is no connection yet
     AWAITING     the request is out; nothing has come back
@@ -34,6 +35,7 @@ from proxy.data.events import (
     Answer,
     Ask,
     AskOther,
+    CancelErrand,
     ClientGone,
     Commands,
     Connect,
@@ -43,6 +45,8 @@ from proxy.data.events import (
     DropEngine,
     EndAnswer,
     EngineLost,
+    ErrandOver,
+    ErrandRead,
     Event,
     Expired,
     Finish,
@@ -57,12 +61,15 @@ from proxy.data.events import (
     Refused,
     RequestRead,
     ResponseEnded,
+    RunErrand,
     Send,
     SendHead,
+    Tell,
 )
 from proxy.data.settings import Timeouts
 from proxy.errors import (
     IllegalEvent,
+    InternalError,
     Refusal,
     UpstreamConnect,
     UpstreamFault,
@@ -77,6 +84,10 @@ engine when we used it; later, the engine may have begun to work."""
 MAX_HELD_BYTES = 65536
 """A stream's head is held no longer than this much of a first event."""
 
+ERRAND_GRACE_SECONDS = 5.0
+"""Beyond `timeouts.response`, within which an errand ends by itself and can say of whom it has not
+heard; past it nobody is waited for."""
+
 _REFUSALS = frozenset({429, 503})
 _REFUSAL_EVENT = 503
 """SGLang's full queue, told as the first event of a stream that it has begun with 200."""
@@ -86,6 +97,7 @@ class State(Enum):
     """Where a request stands."""
 
     READING = auto()
+    ERRAND = auto()
     WAITING = auto()
     CONNECTING = auto()
     AWAITING = auto()
@@ -98,6 +110,8 @@ class State(Enum):
 
 
 _ASK: Final = Ask()
+_RUN_ERRAND: Final = RunErrand()
+_CANCEL_ERRAND: Final = CancelErrand()
 _LEAVE_ROOM: Final = LeaveRoom()
 _SEND_HEAD: Final = SendHead()
 _DROP_ENGINE: Final = DropEngine()
@@ -214,6 +228,30 @@ class Exchange:
 
     def _gone_waiting(self, _event: ClientGone, _now: float) -> Commands:
         return (_LEAVE_ROOM, *self._end(Outcome.ABANDONED))
+
+    # ERRAND
+
+    def _errand_read(self, _event: ErrandRead, now: float) -> Commands:
+        self.state = State.ERRAND
+        self.deadline = now + self._timeouts.response + ERRAND_GRACE_SECONDS
+        return (_RUN_ERRAND,)
+
+    def _errand_over(self, event: ErrandOver, _now: float) -> Commands:
+        result = event.result
+        if isinstance(result, Refusal):
+            ours = isinstance(result, InternalError)
+            return self._answer(result, Outcome.FAILED if ours else Outcome.REJECTED)
+        failed = result.status in _REFUSALS or result.status >= 500  # noqa: PLR2004 - HTTP's classes
+        outcome = Outcome.FAILED if failed else Outcome.OK
+        return (*self._end(outcome, refusal=result.refusal), Tell(result))
+
+    def _gone_asking(self, _event: ClientGone, _now: float) -> Commands:
+        return (_CANCEL_ERRAND, *self._end(Outcome.ABANDONED))
+
+    def _errand_expired(self, _event: Expired, _now: float) -> Commands:
+        seconds = self._timeouts.response + ERRAND_GRACE_SECONDS
+        failure = UpstreamTimeout(f"there was no answer to give within {seconds:g} s")
+        return (_CANCEL_ERRAND, *self._answer(failure, Outcome.FAILED))
 
     # CONNECTING
 
@@ -408,8 +446,14 @@ class Exchange:
 TRANSITIONS: Final[Mapping[State, Mapping[type[Event], Callable[..., Commands]]]] = {
     State.READING: {
         RequestRead: Exchange._request_read,
+        ErrandRead: Exchange._errand_read,
         Refused: Exchange._refused,
         ClientGone: Exchange._gone_before_place,
+    },
+    State.ERRAND: {
+        ErrandOver: Exchange._errand_over,
+        ClientGone: Exchange._gone_asking,
+        Expired: Exchange._errand_expired,
     },
     State.WAITING: {
         Placed: Exchange._placed,

@@ -4,6 +4,7 @@ import pytest
 
 from proxy import errors
 from proxy.errors import (
+    AdministrationFailed,
     BadRequest,
     BodyTooLarge,
     ConfigError,
@@ -11,11 +12,14 @@ from proxy.errors import (
     EngineError,
     HeadersTooLarge,
     Ineligible,
+    InternalError,
     InvalidApiKey,
     MethodNotAllowed,
     NotFound,
+    NotSupported,
     NoUpstream,
     Overloaded,
+    PartialFailure,
     QueueTimeout,
     Refusal,
     RequestTimeout,
@@ -40,6 +44,10 @@ TABLE: dict[type[Refusal], tuple[int, str, str, bool]] = {
     NoUpstream: (503, "no_upstream", "upstream_error", False),
     Ineligible: (503, "ineligible", "upstream_error", False),
     Draining: (503, "draining", "overloaded_error", True),
+    NotSupported: (501, "not_supported", CLIENT, False),
+    PartialFailure: (502, "partial_failure", "upstream_error", False),
+    AdministrationFailed: (502, "administration_failed", "upstream_error", False),
+    InternalError: (500, "internal_error", "server_error", False),
     UpstreamConnect: (502, "upstream_connect", "upstream_error", False),
     UpstreamReset: (502, "upstream_reset", "upstream_error", False),
     UpstreamTimeout: (504, "upstream_timeout", "upstream_error", False),
