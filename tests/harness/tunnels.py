@@ -4,10 +4,11 @@ The raw ones show what passes where; the library shows that it means what it sho
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
 
 from tests.harness.client import RawClient, get
 from tests.harness.running import Rig
@@ -67,6 +68,7 @@ def dialled(it: Rig, path: str = PATH, **settings: object) -> connect:
 
 
 async def echo(connection: ServerConnection) -> None:
-    """Say everything again."""
-    async for message in connection:
-        await connection.send(message)
+    """Say everything again, until it is closed with whatever code."""
+    with suppress(ConnectionClosed):
+        async for message in connection:
+            await connection.send(message)
