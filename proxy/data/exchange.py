@@ -359,11 +359,11 @@ class Exchange:
         end = self._end(Outcome.FAILED, Evidence.BAD, failure)
         return (_DROP_ENGINE, *end, Cut(failure))
 
-    # TUNNEL: its ends say nothing of the engine but that it served. Who closes a connection into
-    # which the other still sends resets it, so a reset is no sign of a dead one.
+    # TUNNEL: what is no load says nothing of an engine's health, and its ends would say least: who
+    # closes a connection into which the other still sends resets it.
 
     def _tunnel_over(self, _event: Event, _now: float) -> Commands:
-        return (_DROP_ENGINE, *self._end(Outcome.OK, Evidence.GOOD), _END_ANSWER)
+        return (_DROP_ENGINE, *self._end(Outcome.OK), _END_ANSWER)
 
     def _client_finished(self, _event: ClientFinished, now: float) -> Commands:
         if self._half_closed:  # TLS's goodbye and FIN say the same
@@ -386,7 +386,7 @@ class Exchange:
         return self._break_tunnel(UpstreamTimeout(why))
 
     def _break_tunnel(self, failure: UpstreamFault) -> Commands:
-        end = self._end(Outcome.FAILED, Evidence.NONE, failure)
+        end = self._end(Outcome.FAILED, refusal=failure)
         return (_DROP_ENGINE, *end, _END_ANSWER)
 
     # what several of them do

@@ -403,12 +403,10 @@ class Relay:
             held, self._held = self._held, []
             self.answer.go_on(held)
 
-    def _open_tunnel(self, _command: ev.OpenTunnel, now: float) -> None:
-        engine, front, lease = self._engine, self._front, self._place.lease
+    def _open_tunnel(self, _command: ev.OpenTunnel, _now: float) -> None:
+        engine, clock = self._engine, self._front.clock
         assert isinstance(engine, EngineConnection)  # noqa: S101 - it has just answered
-        if lease.trial:  # it is a good answer, and the tunnel may last for hours
-            front.dispatcher.trial_speaks(lease, now)
-        self.tunnel = Tunnel(self._client, engine, self.exchange, self.account, front.clock)
+        self.tunnel = Tunnel(self._client, engine, self.exchange, self.account, clock)
         self.tunnel.open()
 
     def _finish_sending(self, _command: ev.FinishSending, _now: float) -> None:

@@ -21,7 +21,6 @@ from proxy.data.exchange import HALF_CLOSED_SECONDS, State
 from tests.harness.talk import (
     AT_SPEC,
     FAILED,
-    GOOD,
     NONE,
     OK,
     TIMEOUTS,
@@ -68,11 +67,11 @@ def test_a_refusal_is_retried_as_any_other() -> None:
 @pytest.mark.parametrize("event", [OVER, ClientGone()], ids=["engine", "client"])
 def test_either_side_ends_it_well(event: Event) -> None:
     """It has served; the engine's connection goes, and the client's after it."""
-    assert tunnel() >> event << DropEngine() << Ends(OK, GOOD, AT_SPEC) << EndAnswer()
+    assert tunnel() >> event << DropEngine() << Ends(OK, NONE, AT_SPEC) << EndAnswer()
 
 
 def test_an_engine_that_breaks_it() -> None:
-    """A failure, which says nothing of the engine's health; and no word to the client."""
+    """A failure, which says nothing of the engine's health; and no word of ours to the client."""
     talk = tunnel()
     end = Ends(FAILED, NONE, AT_SPEC, "upstream_reset")
     assert talk >> LOST << DropEngine() << end << EndAnswer()
@@ -114,4 +113,4 @@ def test_a_client_that_sends_no_more() -> None:
 @pytest.mark.parametrize("event", [OVER, LOST, ClientGone(), Expired()], ids=repr)
 def test_after_that_every_end_is_a_good_one(event: Event) -> None:
     """Whoever answers a client that has finished may be cut off by it."""
-    assert half_closed() >> event << DropEngine() << Ends(OK, GOOD, AT_SPEC) << EndAnswer()
+    assert half_closed() >> event << DropEngine() << Ends(OK, NONE, AT_SPEC) << EndAnswer()
