@@ -48,6 +48,6 @@ def _clean(value: object, secrets: frozenset[str]) -> object:
         }
     if isinstance(value, list):
         return [_clean(inner, secrets) for inner in value]
-    if isinstance(value, str) and any(secret in value for secret in secrets):
+    if isinstance(value, str) and any(hidden in value for hidden in secrets):
         return _REMOVED
     return value

@@ -348,7 +348,7 @@ async def _to_the_end(client: RawClient) -> bytes:
 @pytest.mark.parametrize(
     ("module", "target"),
     [
-        pytest.param("proxy.data.downstream", "presented", marks=SOURCE),
+        pytest.param("proxy.data.admission", "presented", marks=SOURCE),
         pytest.param("proxy.core.keys", "Keyring.name_of", marks=SOURCE),
         pytest.param("proxy.data.front", "peek", marks=SOURCE),
         ("proxy.data.relay", "TABLE[proxy.data.relay.ev.Send]"),

@@ -12,6 +12,7 @@ from proxy.data.events import (
     Ask,
     AskOther,
     CancelErrand,
+    ClientFinished,
     ClientGone,
     Connect,
     Connected,
@@ -80,6 +81,7 @@ from tests.harness.talk import (
     relaying,
     retrying,
     stream,
+    tunnel,
     waiting,
 )
 
@@ -690,6 +692,7 @@ EVENTS: tuple[Event, ...] = (
     ResponseEnded(reusable=True),
     lost(),
     ClientGone(),
+    ClientFinished(),
     Expired(),
 )
 
@@ -702,6 +705,7 @@ LEGAL: dict[State, tuple[Callable[[], Talk], set[type[Event]]]] = {
     State.HOLDING: (holding, {FirstEventRead, ResponseEnded, EngineLost, ClientGone, Expired}),
     State.RETRYING: (retrying, {Placed, NotPlaced, Queued, ClientGone}),
     State.RELAYING: (relaying, {ResponseEnded, EngineLost, ClientGone, Expired}),
+    State.TUNNEL: (tunnel, {ResponseEnded, EngineLost, ClientFinished, ClientGone, Expired}),
     State.ENDED: (ended, set()),
 }
 
