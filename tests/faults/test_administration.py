@@ -513,6 +513,7 @@ async def test_the_end_cuts_it() -> None:
     async with rig(upstreams__admin_api_key=KEY) as it:
         client = await waiting(it)
         await it.end()
+        assert "/flush_cache" not in {task.get_name() for task in asyncio.all_tasks()}
         assert await client.at_end()
         async with asyncio.timeout(2):
             for each in heard(it):

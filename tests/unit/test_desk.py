@@ -1,0 +1,81 @@
+"""The desk by itself: who is told of what, and that nothing is gone on with for nobody."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from proxy.control.desk import Desk, Patience
+from proxy.control.engine import Reach
+from proxy.core.errands import Errand, Result
+from proxy.core.words import UpstreamName
+from proxy.errors import NoUpstream
+
+NOBODY = Reach("http://127.0.0.1:1", None, None)
+"""Where nobody listens."""
+LOADS = Errand(template="/v1/loads", method="GET", query=b"")
+
+
+@dataclass(eq=False)
+class Asker:
+    """Keeps what it is told."""
+
+    told: list[Result] = field(default_factory=list)
+    event: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def errand_over(self, result: Result) -> None:
+        """Keep it."""
+        self.told.append(result)
+        self.event.set()
+
+
+def desk() -> Desk:
+    """In front of two servers that are not there."""
+    reaches = dict.fromkeys(UpstreamName, NOBODY)
+    return Desk(lambda: reaches, lambda: Patience(connect=1.0, page=1.0, administration=1.0))
+
+
+async def test_who_comes_after_the_last_has_left_is_told() -> None:
+    """In the same turn: what was left is being ended, and nobody is to wait for that."""
+    made, first, second = desk(), Asker(), Asker()
+    visit = made.start(LOADS, first)
+    visit.cancel()
+    visit.cancel()  # may be said again
+    made.start(LOADS, second)
+    async with asyncio.timeout(5):
+        await second.event.wait()
+    assert [type(each) for each in second.told] == [NoUpstream]
+    assert first.told == []
+
+
+async def test_all_who_ask_the_same_are_told_the_same_once() -> None:
+    """But for who has left; and to leave afterwards changes nothing."""
+    made, askers = desk(), [Asker(), Asker(), Asker()]
+    visits = [made.start(LOADS, asker) for asker in askers]
+    visits[1].cancel()
+    async with asyncio.timeout(5):
+        await askers[2].event.wait()
+    visits[0].cancel()
+    assert askers[0].told == askers[2].told
+    assert len(askers[0].told) == 1
+    assert askers[1].told == []
+
+
+async def test_administration_is_never_shared() -> None:
+    """Said twice, it is done twice."""
+    made, askers = desk(), [Asker(), Asker()]
+    order = Errand(template="/flush_cache", method="POST", query=b"")
+    for asker in askers:
+        made.start(order, asker)
+    async with asyncio.timeout(5):
+        for asker in askers:
+            await asker.event.wait()
+    assert askers[0].told[0] is not askers[1].told[0]
+
+
+async def test_the_end_waits_for_what_ran() -> None:
+    """Nobody is told, and no task is left when it returns."""
+    made, asker = desk(), Asker()
+    before = asyncio.all_tasks()
+    made.start(LOADS, asker)
+    await made.close()
+    assert asyncio.all_tasks() == before
+    assert asker.told == []
