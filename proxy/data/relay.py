@@ -196,7 +196,8 @@ class Relay:
     def engine_head(self, head: ResponseHead) -> None:
         """The response begins."""
         self._response = head
-        watch = watch_for(head, self._endpoint.dialect)
+        endpoint = self._endpoint
+        watch = watch_for(head, endpoint.dialect or endpoint.stream_dialect)
         self.account.notes_answer = watch is None and head.plain_json
         self._process(ev.HeadRead(head.status, watch))
 
