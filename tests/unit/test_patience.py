@@ -5,6 +5,8 @@ from math import inf
 from types import SimpleNamespace
 from typing import cast
 
+import pytest
+
 from proxy.data.front import Front
 from proxy.data.patience import Alarm, Unread
 from tests.harness.running import until
@@ -37,6 +39,7 @@ def test_a_client_that_idles_on_an_answer() -> None:
     assert not unread.idles_on(4)
 
 
+@pytest.mark.interpreted("its front is none")
 async def test_the_alarm_rings_no_later_than_what_is_due() -> None:
     """What is due sooner moves it; what is due later does not."""
     loop = asyncio.get_running_loop()
@@ -52,6 +55,7 @@ async def test_the_alarm_rings_no_later_than_what_is_due() -> None:
     assert rung == ["soon"]
 
 
+@pytest.mark.interpreted("its front is none")
 async def test_an_alarm_that_is_cancelled() -> None:
     """It does not ring, and can be set again."""
     loop = asyncio.get_running_loop()
