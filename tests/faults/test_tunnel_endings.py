@@ -292,3 +292,13 @@ async def test_a_reload_with_another_base() -> None:
             each.close()
             await asyncio.wait_for(there.gone.wait(), 1)
         await it.until(lambda: it.total("requests_total", endpoint=PATH, outcome="ok") == 2, "both")
+
+
+async def test_a_client_that_takes_nothing_is_cut() -> None:
+    """After `client_write`, as on every path; its engine is let go, whatever it has to say."""
+    async with rig(limits__client_write=SHORT) as it:
+        client, request = await opened(it, client=await it.client(receive_bytes=4096))
+        client.stop_reading()
+        request.say(b"x" * (8 << 20))
+        await asyncio.wait_for(request.gone.wait(), 5)
+        await ended(it, "ok")
