@@ -308,6 +308,9 @@ class Exchange:
     def _head_read(self, event: HeadRead, now: float) -> Commands:
         self.status = event.status
         self.watch = event.watch
+        if event.watch is not None and not self.streams:  # what was asked for we could not read
+            self.streams = True
+            self.deadline = now + self._patience()
         if event.status in _REFUSALS and not self._retried:
             return self._ask_other(RetryCause.REFUSAL, Evidence.NONE, None)
         if self.holds_head and event.watch is not None and event.status < 300:  # noqa: PLR2004
