@@ -7,26 +7,20 @@ connection's: deadlines, unsent bytes, the closing.
 """
 
 import asyncio
-import socket
-import struct
-from http import HTTPStatus
 from math import inf
-from typing import cast
 
 from proxy.core.endpoints import Endpoint, Kind, find
-from proxy.core.keys import presented
 from proxy.core.observer import Record
 from proxy.core.refusals import RETRY_AFTER_BUSY
-from proxy.core.words import Outcome
+from proxy.data.admission import asks_for_body, head_refusal
 from proxy.data.front import Front
 from proxy.data.ledger import Account
-from proxy.data.own import own_answer, preflight_answer, refusal_answer
+from proxy.data.outgoing import Outgoing
+from proxy.data.own import own_answer, preflight_answer, unread_answer
+from proxy.data.patience import Alarm, Unread
 from proxy.data.reader import RequestHead, RequestReader
 from proxy.data.relay import Relay
 from proxy.errors import (
-    InvalidApiKey,
-    MethodNotAllowed,
-    NotFound,
     Overloaded,
     Refusal,
     RequestTimeout,
@@ -35,16 +29,11 @@ from proxy.errors import (
 MAX_AHEAD_BYTES = 65536
 """How much a client may send ahead of the answer it waits for; past it, it is cut."""
 
-HIGH_WATER_BYTES = 65536
-"""Unsent bytes to a client at which its engine is paused; asyncio's own default."""
-
 TURN = 32
 """How many things are read for one client before the others have their turn; about 2 ms."""
 
 LINGER_SECONDS = 1.0
 """After a last answer the client may go on sending this long, so that no reset destroys it."""
-
-_RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER: on, for no time
 
 
 class ClientConnection(asyncio.Protocol):
@@ -52,7 +41,7 @@ class ClientConnection(asyncio.Protocol):
 
     def __init__(self, front: Front) -> None:
         self._front = front
-        self._transport: asyncio.Transport | None = None
+        self._out = Outgoing()
         self._limits = front.limits
         self._reader = RequestReader(
             max_header_bytes=self._limits.max_header_bytes,
@@ -72,17 +61,11 @@ class ClientConnection(asyncio.Protocol):
         self._closing = False
         self._deaf = False
         """Whether we do not read, for a client that is too far ahead."""
-        self._out: list[bytes] = []
         self._last_word = False
         """Whether to say that nothing follows, once that is sent."""
         self._deadline = inf
-        self._write_deadline = inf
-        """When a client that reads nothing is cut; inf while it keeps up."""
-        self._unsent = 0
-        self._left_unsent = inf
-        """What was unsent when an idle client was last looked at; inf before."""
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = inf
+        self._unread = Unread()
+        self._alarm = Alarm(front)
 
     @property
     def decision(self) -> Record | None:
@@ -94,17 +77,12 @@ class ClientConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
         front = self._front
-        # By cast: uvloop's transports are no subclasses of asyncio's.
-        self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
-        raw = self._transport.get_extra_info("socket")
-        # The kernel, too, holds no more for a client that does not read: by itself up to 4 MiB.
-        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, HIGH_WATER_BYTES)
+        self._out.open(transport)
         front.connections.add(self)
         self._deadline = front.clock() + front.timeouts.header
         allowed = front.max_connections
         if len(front.connections) > allowed + front.told:
-            self._transport.abort()  # telling it would take what others need
+            self._out.cut(half=False)  # telling it would take what others need
             return
         if len(front.connections) > allowed:
             why = f"all {allowed} connections are in use"
@@ -135,25 +113,24 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's name
         """The connection is closed."""
-        self._transport = None
+        self._out.transport = None
         self._closing = True
         self._client_gone()
         self._front.connections.discard(self)
-        if self._timer is not None:
-            self._timer.cancel()
+        self._alarm.cancel()
         self._reader.close()
 
     def pause_writing(self) -> None:
         """The client reads more slowly than its engine writes."""
-        self._unsent = self.unsent_bytes
-        self._write_deadline = self._front.clock() + self._front.timeouts.client_write
+        front = self._front
+        self._unread.falls_behind(self.unsent_bytes, front.clock() + front.timeouts.client_write)
         if self._relay is not None:
             self._relay.pause()
         self._schedule()
 
     def resume_writing(self) -> None:
         """The client has caught up."""
-        self._write_deadline = inf
+        self._unread.catches_up()
         if self._closing:
             self._deadline = self._front.clock() + LINGER_SECONDS
         if self._relay is not None:
@@ -165,11 +142,11 @@ class ClientConnection(asyncio.Protocol):
     @property
     def slow(self) -> bool:
         """Whether the client has more to read than it takes."""
-        return self._write_deadline < inf
+        return self._unread.cut_at < inf
 
     def write(self, *pieces: bytes) -> None:
         """Add `pieces` to what `request_moved`, or an ending, sends."""
-        self._out += pieces
+        self._out.pieces += pieces
 
     def pass_over_body(self) -> bool:
         """Read on past the body of a request that is answered at its head; whether it was there."""
@@ -185,7 +162,7 @@ class ClientConnection(asyncio.Protocol):
         """The answer is written; go on with the next request, or close."""
         self._relay = None
         self._began_at = None
-        self._left_unsent = inf
+        self._unread.begins_to_idle()
         self._deadline = self._front.clock() + self._front.timeouts.client_keep_alive
         if not self.keep_alive:
             self._close()
@@ -200,20 +177,16 @@ class ClientConnection(asyncio.Protocol):
 
     def flush(self) -> None:
         """Send what has been written, and that it was the last."""
-        out, transport = self._out, self._transport
-        if transport is None:
-            return
-        if out:
-            self._out = []
-            transport.write(out[0] if len(out) == 1 else b"".join(out))
-        if self._last_word:
+        out = self._out
+        out.send()
+        if self._last_word and out.transport is not None:
             self._last_word = False
-            self._say_last_word(transport)
+            self._say_last_word(out.transport)
 
     @property
     def unsent_bytes(self) -> int:
         """Bytes of answers that the client has not taken yet."""
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return self._out.unsent_bytes
 
     @property
     def unfinished(self) -> bool:
@@ -227,22 +200,17 @@ class ClientConnection(asyncio.Protocol):
         self.flush()
         if self.unfinished:
             self.cut()
-        elif self._transport is not None:
+        elif self._out.transport is not None:
             self._closing = True
-            self._transport.close()
+            self._out.transport.close()
 
     def cut(self) -> None:
         """End now, whatever is going on; with a reset where a clean close would be a lie."""
         self.flush()
-        # With a reset, too, where the kernel would otherwise go on offering what nobody takes.
-        half = (self.closing_is_end and self.unfinished) or self.unsent_bytes > 0
+        half = self.closing_is_end and self.unfinished
         self._closing = True
         self._client_gone()
-        if self._transport is not None:
-            if half:
-                raw = self._transport.get_extra_info("socket")
-                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-            self._transport.abort()
+        self._out.cut(half=half)
 
     def refuse(self, refusal: Refusal) -> None:
         """Answer what cannot become a request, and close."""
@@ -321,16 +289,16 @@ class ClientConnection(asyncio.Protocol):
         if self._answering:
             self._reader.close()
             self.keep_alive = False
-        elif self._transport is not None and not self._deaf:
-            self._transport.pause_reading()
+        elif self._out.transport is not None and not self._deaf:
+            self._out.transport.pause_reading()
             self._deaf = True
 
     def _hear(self) -> None:
         """Read again from a client that had to wait, as soon as a request runs or there is room."""
         if self._answering or self._reader.ahead <= MAX_AHEAD_BYTES:
             self._deaf = False
-            if self._transport is not None:
-                self._transport.resume_reading()
+            if self._out.transport is not None:
+                self._out.transport.resume_reading()
 
     def _await_more(self, now: float) -> None:
         """Set the patience for what comes next; for a next request it runs already."""
@@ -358,32 +326,11 @@ class ClientConnection(asyncio.Protocol):
         began_at = now if self._began_at is None else self._began_at
         account = Account(request_id, endpoint, head.method, began_at)
         self._relay = Relay(front, self, head, account)
-        refusal = self._head_refusal(head, account)
+        refusal = head_refusal(front, head, account)
         if refusal is not None:
             self._relay.refuse(refusal)
-        elif self._is_body_wanted(head):
+        elif asks_for_body(front, head) and not self._reader.ahead:
             self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-
-    def _is_body_wanted(self, head: RequestHead) -> bool:
-        """Whether the client waits to be asked for its body, and it is one we would take."""
-        fits = (head.content_length or 0) <= self._front.limits.max_body_bytes
-        return head.expects_continue and head.has_body and fits and not self._reader.ahead
-
-    def _head_refusal(self, head: RequestHead, account: Account) -> Refusal | None:
-        """Why the head is enough to refuse, in the order of the contract: 401, 404, 405."""
-        keyring, endpoint = self._front.keyring, account.endpoint
-        if keyring:
-            account.key_name = keyring.name_of(presented(head.headers, head.first))
-            if account.key_name is None:
-                return InvalidApiKey("an API key is needed, and none or a wrong one was given")
-        if endpoint is None:
-            path = head.path.decode("ascii", "replace")
-            return NotFound(f"{path} is not served here")
-        if head.method not in endpoint.methods:
-            allowed = ", ".join(endpoint.methods)
-            why = f"{endpoint.template} takes {allowed}, not {head.method}"
-            return MethodNotAllowed(why, allow=endpoint.methods)
-        return None
 
     def _answer_own(self, head: RequestHead, endpoint: Endpoint) -> None:
         self.keep_alive = self.pass_over_body() and self.keep_alive
@@ -393,16 +340,13 @@ class ClientConnection(asyncio.Protocol):
     def _answer_preflight(
         self, head: RequestHead, endpoint: Endpoint, allowed: tuple[bytes, ...], now: float
     ) -> None:
-        """Tell a browser what it may send; asked without a key, and counted where its path is."""
-        front = self._front
-        request_id = front.ids.choose(head.first.get(b"x-request-id"))
-        if endpoint.needs_key:
-            front.opened()
-            began_at = now if self._began_at is None else self._began_at
-            account = Account(request_id, endpoint, head.method, began_at)
-            front.closed(account.answered(Outcome.OK, HTTPStatus.NO_CONTENT, now))
+        """Tell a browser what it may send; asked without a key."""
+        began_at = now if self._began_at is None else self._began_at
         self.keep_alive = self.pass_over_body() and self.keep_alive
-        self.write(preflight_answer(allowed, request_id, head, keep_alive=self.keep_alive))
+        answer = preflight_answer(
+            allowed, endpoint, head, self._front, keep_alive=self.keep_alive, began_at=began_at
+        )
+        self.write(answer)
         self.request_over()
 
     def _unreadable(self, refusal: Refusal, now: float) -> None:
@@ -414,17 +358,11 @@ class ClientConnection(asyncio.Protocol):
             self._refuse_connection(refusal, now)
 
     def _refuse_connection(self, refusal: Refusal, now: float | None = None) -> None:
-        """Answer what never became a request; it is counted as one, started and ended at once."""
-        front = self._front
-        at = front.clock() if now is None else now
-        # What was not read has no id; who was not let in has one of ours.
-        request_id = front.ids.choose(None) if isinstance(refusal, Overloaded) else b""
-        account = Account(request_id, None, "", at if self._began_at is None else self._began_at)
-        front.opened()
-        outcome, status = Outcome.REJECTED, refusal.status
-        front.closed(account.answered(outcome, status, at, code=refusal.code))
+        """Answer what never became a request."""
+        at = self._front.clock() if now is None else now
+        began_at = at if self._began_at is None else self._began_at
         self.keep_alive = False
-        self.write(refusal_answer(refusal, account, None, front, keep_alive=False))
+        self.write(unread_answer(refusal, self._front, began_at=began_at, now=at))
         self.request_over()
 
     # leaving and closing
@@ -435,7 +373,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _close(self) -> None:
         """Say no more, and let the client read what has been said."""
-        if self._closing or self._transport is None:
+        if self._closing or self._out.transport is None:
             return
         self._closing = True
         if self._reader.started or self._reader.ahead:
@@ -467,35 +405,23 @@ class ClientConnection(asyncio.Protocol):
 
         One turn may read megabytes of an engine that, for a slow client, should have been paused.
         """
-        size = 0
-        for piece in self._out:
-            size += len(piece)
-        if size > HIGH_WATER_BYTES:
+        if self._out.is_much:
             self.flush()
-        elif size:
+        elif self._out.pieces:
             self._front.outbox.add(self)
 
     def _due(self) -> float:
         relay = self._relay
         due = self._deadline if relay is None or relay.reading else relay.exchange.deadline
-        return min(due, self._write_deadline)
+        return min(due, self._unread.cut_at)
 
     def _schedule(self) -> None:
-        """Have a timer no later than what is due; one that comes early looks again."""
-        due = self._due()
-        if due >= self._timer_at or self._transport is None:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_at = due
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(due - self._front.clock(), self._time_passed)
+        if self._out.transport is not None:
+            self._alarm.set(self._due(), self._time_passed)
 
     def _time_passed(self) -> None:
-        self._timer = None
-        self._timer_at = inf
         now = self._front.clock()
-        if now >= self._write_deadline:
+        if now >= self._unread.cut_at:
             self._reads_nothing(now)
         elif now >= self._due():
             self._expired(now)
@@ -503,12 +429,9 @@ class ClientConnection(asyncio.Protocol):
 
     def _reads_nothing(self, now: float) -> None:
         """`client_write` is over: cut a client that has taken no byte in it."""
-        unsent = self.unsent_bytes
-        if unsent >= self._unsent:
+        again = now + self._front.timeouts.client_write
+        if self._unread.still_falls(self.unsent_bytes, again):
             self.cut()
-            return
-        self._unsent = unsent
-        self._write_deadline = now + self._front.timeouts.client_write
 
     def _expired(self, now: float) -> None:
         relay, timeouts = self._relay, self._front.timeouts
@@ -537,9 +460,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _let_read(self, now: float) -> None:
         """Give a client that has not taken all of an answer `client_write` to take some of it."""
-        unsent = self.unsent_bytes
-        if unsent >= self._left_unsent:
+        if self._unread.idles_on(self.unsent_bytes):
             self.cut()
-            return
-        self._left_unsent = float(unsent)
-        self._deadline = now + self._front.timeouts.client_write
+        else:
+            self._deadline = now + self._front.timeouts.client_write

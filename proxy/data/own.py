@@ -3,11 +3,13 @@
 from http import HTTPStatus
 
 from proxy.core.answers import refusal_body
+from proxy.core.endpoints import Endpoint
 from proxy.core.http import decision_lines
+from proxy.core.words import Outcome
 from proxy.data.front import Front
 from proxy.data.ledger import Account
 from proxy.data.reader import RequestHead
-from proxy.errors import MethodNotAllowed, Refusal
+from proxy.errors import MethodNotAllowed, Overloaded, Refusal
 
 _WITHOUT_ID = frozenset({400, 408, 431})
 """What was no whole request has no id, whether or not its head was read."""
@@ -54,10 +56,36 @@ def own_answer(path: str, head: RequestHead, front: Front, *, keep_alive: bool) 
     return answer(status, lines, body, head, keep_alive=keep_alive)
 
 
+def unread_answer(refusal: Refusal, front: Front, *, began_at: float, now: float) -> bytes:
+    """The whole answer to what never became a request; it is counted as one that ended at once.
+
+    What was not read has no id; who was not let in has one of ours. Seconds are monotonic stamps.
+    """
+    request_id = front.ids.choose(None) if isinstance(refusal, Overloaded) else b""
+    account = Account(request_id, None, "", began_at)
+    front.opened()
+    front.closed(account.answered(Outcome.REJECTED, refusal.status, now, code=refusal.code))
+    return refusal_answer(refusal, account, None, front, keep_alive=False)
+
+
 def preflight_answer(
-    lines: tuple[bytes, ...], request_id: bytes, head: RequestHead, *, keep_alive: bool
+    lines: tuple[bytes, ...],
+    endpoint: Endpoint,
+    head: RequestHead,
+    front: Front,
+    *,
+    keep_alive: bool,
+    began_at: float,
 ) -> bytes:
-    """The whole answer to a browser that asks whether a page may send its request; `lines` say."""
+    """The whole answer to a browser that asks whether a page may send its request; `lines` say.
+
+    It is counted where its path is.
+    """
+    request_id = front.ids.choose(head.first.get(b"x-request-id"))
+    if endpoint.needs_key:
+        front.opened()
+        account = Account(request_id, endpoint, head.method, began_at)
+        front.closed(account.answered(Outcome.OK, HTTPStatus.NO_CONTENT, front.clock()))
     all_lines = [b"x-request-id: " + request_id, *lines]
     return answer(HTTPStatus.NO_CONTENT, all_lines, b"", head, keep_alive=keep_alive)
 

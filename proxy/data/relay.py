@@ -6,24 +6,24 @@ connection's business (downstream.py).
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final, Protocol
+from typing import Final
 
-from proxy.core.answers import error_event
 from proxy.core.endpoints import Endpoint
-from proxy.core.http import Framing, client_head, decision_lines, engine_head
+from proxy.core.http import Framing, engine_head
 from proxy.core.places import UNTOLD, Answer, Place, Ticket
-from proxy.core.refusals import RETRY_AFTER_BUSY
 from proxy.core.words import Outcome, RetryCause
 from proxy.data import events as ev
 from proxy.data import exchange as ex
+from proxy.data.client import Client
+from proxy.data.client_answer import ClientAnswer
 from proxy.data.front import EngineSide, Front
+from proxy.data.held_body import HeldBody
 from proxy.data.ledger import Account
-from proxy.data.own import refusal_answer
 from proxy.data.pool import Connecting
 from proxy.data.reader import RequestHead
-from proxy.data.response import ResponseHead, connection_line, framing_for, watch_for
+from proxy.data.response import ResponseHead, watch_for
 from proxy.data.upstream import EngineConnection
-from proxy.errors import Overloaded, Refusal
+from proxy.errors import Refusal
 
 _READING: Final = ex.State.READING
 _HOLDING: Final = ex.State.HOLDING
@@ -32,45 +32,12 @@ _REQUEST_READ: Final = ev.RequestRead()
 _REUSED: Final = ev.Connected(reused=True)
 
 
-class Client(Protocol):
-    """What a request needs of its client's connection."""
-
-    keep_alive: bool
-    """Whether the connection can serve another request after this answer."""
-    closing_is_end: bool
-    """Whether a clean close would mark the end of this answer."""
-
-    @property
-    def slow(self) -> bool:
-        """Whether it has more to read than it takes."""
-
-    def write(self, *pieces: bytes) -> None:
-        """Send `pieces` with the next flush."""
-
-    def pass_over_body(self) -> bool:
-        """Read on past the body of a request that is answered at its head; whether it was there."""
-
-    def cut(self) -> None:
-        """End now; not so that it could pass for the end of an answer."""
-
-    def failed(self, fault: Exception) -> None:
-        """A fault of ours in this request: report it, and give the connection up."""
-
-    def request_over(self) -> None:
-        """The answer is written; the request holds nothing any more."""
-
-    def request_moved(self) -> None:
-        """Something has happened outside of a read of the client: flush, and look at the time."""
-
-
 class Relay:
     """One request between its client and an engine; a Sink of the one, a Waiter for a place."""
 
     __slots__ = (
         "_body",
-        "_body_read",
         "_client",
-        "_counted",
         "_engine",
         "_front",
         "_head",
@@ -79,8 +46,8 @@ class Relay:
         "_side",
         "_ticket",
         "account",
+        "answer",
         "exchange",
-        "framing",
     )
 
     def __init__(self, front: Front, client: Client, head: RequestHead, account: Account) -> None:
@@ -91,14 +58,12 @@ class Relay:
         self.account = account
         holds_head = endpoint is not None and endpoint.holds_head
         self.exchange = ex.Exchange(front.timeouts, holds_head=holds_head)
-        self.framing = Framing.NONE
+        self.answer = ClientAnswer(front, client, head, account)
         self._engine: EngineConnection | Connecting | None = None
         self._side: EngineSide | None = None
         """How the server of its place is spoken to; a reload must not exchange it underway."""
         self._ticket: Ticket | None = None
-        self._body: bytes | bytearray = b""
-        self._body_read = False
-        self._counted = 0
+        self._body = HeldBody(front)
         self._response: ResponseHead | None = None
         self._held: list[bytes] = []
         front.opened()
@@ -106,7 +71,7 @@ class Relay:
     @property
     def reading(self) -> bool:
         """Whether its body is still coming in."""
-        return self.exchange.state is _READING and not self._body_read
+        return self.exchange.state is _READING and not self._body.whole
 
     @property
     def _endpoint(self) -> Endpoint:
@@ -122,11 +87,9 @@ class Relay:
 
     def body_grows(self, held: int) -> None:
         """`held` bytes of the body have come so far."""
-        self._count(held)
-        total, allowed = self._front.buffered, self._front.limits.max_buffered_bytes
-        if total > allowed:
-            why = f"{total} bytes of request bodies are held, {allowed} are allowed"
-            self.refuse(Overloaded(why, retry_after=RETRY_AFTER_BUSY))
+        refusal = self._body.grow(held)
+        if refusal is not None:
+            self.refuse(refusal)
 
     def body_read(self, body: bytes, now: float) -> None:
         """The whole request is here."""
@@ -232,11 +195,11 @@ class Relay:
             self._front.dispatcher.trial_speaks(lease, now)
         if exchange.state is _HOLDING:
             self._hold(pieces)
-        elif framed is not None and self.framing is _CHUNKED:
+        elif framed is not None and self.answer.framing is _CHUNKED:
             self.account.passed(pieces)
             self._client.write(framed)
         else:
-            self._relay(pieces)
+            self.answer.go_on(pieces)
 
     def engine_ended(self, *, reusable: bool) -> None:
         """The end of it."""
@@ -344,16 +307,16 @@ class Relay:
                 b"x-request-id: " + self.account.request_id,
                 b"x-specswitch-attempt: %d" % command.attempt,
             ),
-            body_length=len(self._body) if had_body else None,
+            body_length=len(self._body.content) if had_body else None,
             # Its key is ours, if it had to have one when it came; a reload may have ended that.
             drop_keys=side.has_key or self.account.key_name is not None,
         )
-        engine.send(self, block, self._body, self._front.outbox)
+        engine.send(self, block, self._body.content, self._front.outbox)
 
     def _finish(self, command: ev.Finish, now: float) -> None:
         """Give back what the request held, and tell of it; only then is the client told."""
         front = self._front
-        self._let_body_go()
+        self._body.let_go()
         told = UNTOLD
         try:
             if self._engine is not None:  # letting it go has failed within us
@@ -376,33 +339,15 @@ class Relay:
         engine.keep()
 
     def _send_head(self, _command: ev.SendHead, _now: float) -> None:
-        head, response, client = self._head, self._response, self._client
+        response = self._response
         assert response is not None  # noqa: S101 - it is what is sent
-        self._let_body_go()  # nothing is retried from here on
-        self.account.status = response.status
-        self.framing = framing_for(head, response)
-        if self.framing is Framing.CLOSE:
-            client.keep_alive = False
-            client.closing_is_end = True
-        place = self._place
-        added = (
-            *decision_lines(self.account.request_id, place.upstream, place.reason),
-            *self._front.cors.lines(head.headers, response.headers),
-        )
-        client.write(
-            client_head(
-                response.status,
-                response.phrase,
-                response.headers,
-                added=(*added, *connection_line(head.version, keep_alive=client.keep_alive)),
-                framing=self.framing,
-            )
-        )
-        if client.slow:
+        self._body.let_go()  # nothing is retried from here on
+        self.answer.begin(response, self._place)
+        if self._client.slow:
             self.pause()  # what was answered before has not been read yet
         if self._held:
             held, self._held = self._held, []
-            self._relay(held)
+            self.answer.go_on(held)
 
     def _hold(self, pieces: list[bytes]) -> None:
         self._held += pieces
@@ -411,42 +356,20 @@ class Relay:
         if whole or sum(map(len, self._held)) > ex.MAX_HELD_BYTES:
             self._process(ev.FirstEventRead())
 
-    def _relay(self, pieces: list[bytes]) -> None:
-        self.account.passed(pieces)
-        if self.framing is _CHUNKED:
-            for piece in pieces:
-                self._client.write(b"%x\r\n" % len(piece), piece, b"\r\n")
-        elif self.framing is not Framing.NONE:
-            self._client.write(*pieces)
-
     def _end_answer(self, _command: ev.EndAnswer, _now: float) -> None:
-        if self.framing is _CHUNKED:
-            self._client.write(b"0\r\n\r\n")
+        self.answer.end()
         self._client.request_over()
 
     def _answer(self, command: ev.Answer, _now: float) -> None:
-        refusal = command.refusal
-        client = self._client
-        if refusal.closes or not (self._body_read or client.pass_over_body()):
+        refusal, client = command.refusal, self._client
+        if refusal.closes or not (self._body.whole or client.pass_over_body()):
             client.keep_alive = False
-        client.write(
-            refusal_answer(
-                refusal, self.account, self._head, self._front, keep_alive=client.keep_alive
-            )
-        )
+        self.answer.refuse(refusal)
         client.request_over()
 
     def _cut(self, command: ev.Cut, _now: float) -> None:
-        """Tell, where the stream's own form allows it, and break off so that nobody is deceived."""
-        client, watch, dialect = self._client, self.exchange.watch, self._endpoint.dialect
-        client.keep_alive = False
-        if self.framing is Framing.CLOSE:
-            client.cut()
-        elif self.framing is _CHUNKED and watch is not None and watch.at_boundary:
-            assert dialect is not None  # noqa: S101 - it is watched by it
-            event = error_event(command.refusal, dialect)
-            client.write(b"%x\r\n" % len(event), event, b"\r\n")
-        client.request_over()
+        self.answer.break_off(command.refusal, self.exchange.watch)
+        self._client.request_over()
 
     def _let_engine_go(self) -> None:
         engine, self._engine = self._engine, None
@@ -457,12 +380,9 @@ class Relay:
 
     def _is_held(self, body: bytes | bytearray) -> bool:
         """Keep what has come, all of it; whether the request goes on."""
-        self._body_read = True
+        self._body.keep(body)
         self.body_grows(len(body))
-        if self.exchange.state is not _READING:
-            return False
-        self._body = body
-        return True
+        return self.exchange.state is _READING
 
     def _at_turn(self) -> None:
         """Decide in a turn of its own, unless it has ended by then."""
@@ -476,20 +396,11 @@ class Relay:
 
     def _decide(self, now: float) -> None:
         """Look into the body, and go on with what it says."""
-        endpoint, body = self._endpoint, self._body
+        endpoint, body = self._endpoint, self._body.content
         traits = self._front.traits(endpoint, body)
         self.account.read(traits, len(body), now)
         self.exchange.streams = traits.stream and endpoint.dialect is not None
         self._process(_REQUEST_READ)
-
-    def _let_body_go(self) -> None:
-        if self._counted:
-            self._body = b""
-            self._count(0)
-
-    def _count(self, held: int) -> None:
-        self._front.buffered += held - self._counted
-        self._counted = held
 
 
 TABLE: Final[Mapping[type[ev.Command], Callable[..., ev.Event | None]]] = {

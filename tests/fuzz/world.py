@@ -17,7 +17,7 @@ from proxy.core.keys import Keyring
 from proxy.core.observer import Record
 from proxy.core.places import Place
 from proxy.core.words import RetryCause, UpstreamName
-from proxy.data import downstream, exchange, upstream
+from proxy.data import downstream, exchange, outgoing, upstream
 from proxy.data.downstream import ClientConnection
 from proxy.data.front import EngineSide, Front
 from proxy.data.outbox import Outbox
@@ -303,7 +303,7 @@ class World:
         require(not front.connections, "a connection is left")
         require(not self.told.excess, f"repeated too often: {self.told.excess}")
         require(self.told.begun == len(self.told.records), "requests begun and ended differ")
-        timer = self.client._timer
+        timer = self.client._alarm._timer
         require(timer is None or timer.cancelled(), "the connection's timer is left")
 
     def after_all(self) -> None:
@@ -321,7 +321,7 @@ def _bounds(plan: Plan) -> Iterator[None]:
     """The data plane's own bounds, scaled down, or out of reach."""
     wanted = {
         (downstream, "MAX_AHEAD_BYTES"): AHEAD,
-        (downstream, "HIGH_WATER_BYTES"): HIGH_WATER,
+        (outgoing, "HIGH_WATER_BYTES"): HIGH_WATER,
         (exchange, "MAX_HELD_BYTES"): HELD,
         (upstream, "MAX_HEAD_BYTES"): HEAD,
     }

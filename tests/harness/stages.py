@@ -53,7 +53,7 @@ class Subject:
         return it
 
     def _is_ours(self, connection: ClientConnection) -> bool:
-        transport = connection._transport
+        transport = connection._out.transport
         mine = self.client.writer.get_extra_info("sockname")
         return transport is not None and transport.get_extra_info("peername") == mine
 

@@ -238,7 +238,7 @@ async def test_cut_http_1_0_after_its_client_has_gone() -> None:
     wire = Wire()
     wire.connection.data_received(STREAMING.replace(b"HTTP/1.1", b"HTTP/1.0"))
     wire.upstream.data_received(stream(event(1))[:-5])
-    wire.connection._transport = None
+    wire.connection._out.transport = None
     wire.upstream.connection_lost(None)
 
     assert wire.front.open_requests == 0
@@ -646,7 +646,7 @@ async def test_continue_is_only_said_for_a_body_that_is_wanted() -> None:
 async def test_lost_without_a_timer() -> None:
     """A connection may be lost in the very moment in which its timer has fired."""
     wire = Wire()
-    timer, wire.connection._timer = wire.connection._timer, None
+    timer, wire.connection._alarm._timer = wire.connection._alarm._timer, None
     assert timer is not None
     timer.cancel()
     wire.connection.connection_lost(None)

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from proxy.data.downstream import HIGH_WATER_BYTES
 from proxy.data.outbox import Outbox
+from proxy.data.outgoing import HIGH_WATER_BYTES
 from tests.harness.client import get, post
 from tests.harness.pair import SPEC
 from tests.harness.running import until
