@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed-$(shell cat requirements/dev.lock pyproject.toml 2>/
 TOOLS := $(VENV)/.tools-$(shell cat requirements/dev.lock requirements/deploy.lock pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick check lint types imports test engines engines-setup deploy fuzz soak wheel compiler compiled test-compiled bench bench-smoke format lock clean
+.PHONY: help setup demo quick check lint types imports test engines engines-setup deploy scale fuzz soak wheel compiler compiled test-compiled bench bench-smoke format lock clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -46,10 +46,10 @@ imports: $(STAMP)
 QUICK := tests/unit tests/properties tests/docs tests/faults/test_endings.py tests/conformance/test_http_downstream.py
 
 quick: lint types imports  ## what needs no engine and no patience: pure tests, and some over sockets
-	$(BIN)/python -m pytest -q -m "not slow and not engines and not deploy" $(QUICK)
+	$(BIN)/python -m pytest -q -m "not slow and not engines and not deploy and not scale" $(QUICK)
 
 test: $(TOOLS)  ## all tests but those on real engines, with the coverage gate
-	$(BIN)/python -m pytest -q -m "not engines and not deploy" --cov --cov-report=term
+	$(BIN)/python -m pytest -q -m "not engines and not deploy and not scale" --cov --cov-report=term
 
 engines-setup: $(STAMP)  ## the environment and the tiny models of the real SGLang pair
 	$(BIN)/python tests/engines/setup.py
@@ -59,6 +59,9 @@ engines: engines-setup  ## the tests on two real SGLang servers
 
 deploy: $(TOOLS)  ## the tests of what is deployed: image, stack, rules, dashboard, status page
 	$(BIN)/python -m pytest -q -m deploy -o faulthandler_timeout=290 tests/deploy
+
+scale: $(TOOLS)  ## the tests of several pairs behind sglang-router, Envoy and HAProxy
+	$(BIN)/python -m pytest -q -m scale tests/scale
 
 soak: $(STAMP)  ## 20,000 requests with every fault against real processes, about a minute
 	$(BIN)/python -m tests.soak
@@ -83,7 +86,7 @@ compiled: compiler  ## the wheel with its hot modules compiled, in .compiled; ne
 ON_WHEEL := PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/.compiled/site:$(CURDIR) $(BIN)/python -m pytest -q --compiled -o pythonpath=
 
 test-compiled: compiled  ## the faster tests once more, on the compiled wheel; and a soak, a fuzz, real processes
-	$(ON_WHEEL) -m "not slow and not engines and not deploy" tests/unit tests/properties tests/conformance tests/faults
+	$(ON_WHEEL) -m "not slow and not engines and not deploy and not scale" tests/unit tests/properties tests/conformance tests/faults
 	$(ON_WHEEL) tests/soak tests/fuzz tests/conformance/test_serve_process.py
 
 bench: compiled  ## specswitch beside its peers: every work, two and a half hours
@@ -92,7 +95,7 @@ bench: compiled  ## specswitch beside its peers: every work, two and a half hour
 bench-smoke: compiled  ## the short form, with bounds: two minutes
 	$(BIN)/python -m bench.speed --smoke
 
-check: compiler lint types imports test test-compiled engines deploy wheel bench-smoke  ## everything; what CI runs
+check: compiler lint types imports test test-compiled engines deploy scale wheel bench-smoke  ## everything; what CI runs
 
 LOCK := $(BIN)/uv pip compile -q --universal --generate-hashes --no-header
 lock: $(STAMP)  ## choose dependencies anew (with the cooldown of pyproject.toml)

@@ -24,6 +24,8 @@ LOADS: Final = ("poisson-10", "poisson-30", "poisson-50", "poisson-70", "bursts"
 
 LEAST_REQUESTS: Final = 1000
 """In each run, where its seconds hold fewer."""
+MOST_FOR_A_PAIR: Final = 600
+"""In each run, where its seconds hold more: a fast GPU at a high level has as many in a minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,8 @@ def run(cell: Cell, seconds: float) -> Figures:
     if workload.load is None:
         raise ValueError(f"{cell.workload} has no level to be multiplied")
     level = workload.load * cell.pairs
-    count = max(LEAST_REQUESTS, ceil(level * capacity(setting.profile) * seconds))
+    for_a_pair = min(MOST_FOR_A_PAIR, workload.load * capacity(setting.profile) * seconds)
+    count = max(LEAST_REQUESTS, ceil(cell.pairs * for_a_pair))
     arrivals = requests(replace(workload, load=level), setting.profile, count, cell.seed)
     fleet = Fleet(
         setting=setting,

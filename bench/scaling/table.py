@@ -14,6 +14,9 @@ from bench.speed.intervals import Estimate, estimate
 BEGIN: Final = "<!-- bench.scaling begins -->"
 END: Final = "<!-- bench.scaling ends -->"
 
+ROWS: Final = (1, 2, 4, 16, 64)
+"""The sizes that the page shows; what lies between them lies between their figures."""
+
 Found = Mapping[Cell, Figures]
 
 
@@ -87,7 +90,7 @@ def _pair_of(found: Found, profile: str, workload: str, pairs: int) -> Iterator[
 
 def _places(found: Found) -> list[tuple[str, int]]:
     workloads = dict.fromkeys(cell.workload for cell in sorted(found))
-    pairs = sorted({cell.pairs for cell in found})
+    pairs = sorted({cell.pairs for cell in found} & {*ROWS})
     return [(workload, count) for workload in workloads for count in pairs]
 
 
