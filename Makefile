@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed-$(shell cat requirements/dev.lock pyproject.toml 2>/
 TOOLS := $(VENV)/.tools-$(shell cat requirements/dev.lock requirements/deploy.lock pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick check lint types imports test engines engines-setup deploy scale fuzz soak wheel compiler compiled test-compiled bench bench-smoke format lock clean
+.PHONY: help setup demo quick check lint types imports test engines engines-setup clients clients-setup deploy scale fuzz soak wheel compiler compiled test-compiled bench bench-smoke format lock clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -43,19 +43,28 @@ types: $(TOOLS)
 imports: $(STAMP)
 	$(BIN)/lint-imports
 
+# What needs no environment of its own.
+PLAIN := not engines and not deploy and not clients and not scale
 QUICK := tests/unit tests/properties tests/docs tests/faults/test_endings.py tests/conformance/test_http_downstream.py
 
 quick: lint types imports  ## what needs no engine and no patience: pure tests, and some over sockets
-	$(BIN)/python -m pytest -q -m "not slow and not engines and not deploy and not scale" $(QUICK)
+	$(BIN)/python -m pytest -q -m "not slow and $(PLAIN)" $(QUICK)
 
 test: $(TOOLS)  ## all tests but those on real engines, with the coverage gate
-	$(BIN)/python -m pytest -q -m "not engines and not deploy and not scale" --cov --cov-report=term
+	$(BIN)/python -m pytest -q -m "$(PLAIN)" --cov --cov-report=term
 
 engines-setup: $(STAMP)  ## the environment and the tiny models of the real SGLang pair
 	$(BIN)/python tests/engines/setup.py
 
 engines: engines-setup  ## the tests on two real SGLang servers
 	$(BIN)/python -m pytest -q -m engines tests/engines
+
+clients-setup: $(STAMP)  ## the environment of the clients that people use
+	$(BIN)/python tests/clients/setup.py
+
+# The first test waits for the real pair: longer than the usual time after which stacks are shown.
+clients: clients-setup engines-setup  ## those clients in front of the simulated and the real pair
+	$(BIN)/python -m pytest -q -m clients -o faulthandler_timeout=290 tests/clients
 
 deploy: $(TOOLS)  ## the tests of what is deployed: image, stack, rules, dashboard, status page
 	$(BIN)/python -m pytest -q -m deploy -o faulthandler_timeout=290 tests/deploy
@@ -86,7 +95,7 @@ compiled: compiler  ## the wheel with its hot modules compiled, in .compiled; ne
 ON_WHEEL := PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/.compiled/site:$(CURDIR) $(BIN)/python -m pytest -q --compiled -o pythonpath=
 
 test-compiled: compiled  ## the faster tests once more, on the compiled wheel; and a soak, a fuzz, real processes
-	$(ON_WHEEL) -m "not slow and not engines and not deploy and not scale" tests/unit tests/properties tests/conformance tests/faults
+	$(ON_WHEEL) -m "not slow and $(PLAIN)" tests/unit tests/properties tests/conformance tests/faults
 	$(ON_WHEEL) tests/soak tests/fuzz tests/conformance/test_serve_process.py
 
 bench: compiled  ## specswitch beside its peers: every work, two and a half hours
@@ -95,14 +104,15 @@ bench: compiled  ## specswitch beside its peers: every work, two and a half hour
 bench-smoke: compiled  ## the short form, with bounds: two minutes
 	$(BIN)/python -m bench.speed --smoke
 
-check: compiler lint types imports test test-compiled engines deploy scale wheel bench-smoke  ## everything; what CI runs
+check: compiler lint types imports test test-compiled engines clients deploy scale wheel bench-smoke  ## everything; what CI runs
 
 LOCK := $(BIN)/uv pip compile -q --universal --generate-hashes --no-header
 lock: $(STAMP)  ## choose dependencies anew (with the cooldown of pyproject.toml)
 	$(LOCK) --group dev pyproject.toml requirements/build.in -o requirements/dev.lock
 	$(LOCK) --constraint requirements/dev.lock --group deploy -o requirements/deploy.lock
 	$(LOCK) --constraint requirements/dev.lock pyproject.toml -o requirements/runtime.lock
+	$(LOCK) requirements/clients.in -o requirements/clients.lock
 	$(LOCK) --constraint requirements/dev.lock requirements/image.in -o requirements/image.lock
 
 clean:  ## remove what make made
-	rm -rf $(VENV) .compiled .engines .fuzz bench/speed/build dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage
+	rm -rf $(VENV) .compiled .engines .clients .fuzz bench/speed/build dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage

@@ -5,10 +5,12 @@
     ├─ Refusal                  our own answer to a client; carries status and code
     │  ├─ BadRequest            400 bad_request          the client's fault
     │  ├─ InvalidApiKey         401 invalid_api_key
+    │  ├─ OriginNotAllowed      403 origin_not_allowed
     │  ├─ NotFound              404 not_found
     │  ├─ MethodNotAllowed      405 method_not_allowed
     │  ├─ RequestTimeout        408 request_timeout
     │  ├─ BodyTooLarge          413 body_too_large
+    │  ├─ UpgradeRequired       426 upgrade_required
     │  ├─ HeadersTooLarge       431 headers_too_large
     │  ├─ Overloaded            429 overloaded           ours: no room; nothing was sent
     │  ├─ QueueTimeout          503 queue_timeout
@@ -88,6 +90,12 @@ class InvalidApiKey(Refusal):
     status, code, type = 401, "invalid_api_key", "authentication_error"
 
 
+class OriginNotAllowed(Refusal):
+    """A web page of another origin asks for a WebSocket where nobody needs a key."""
+
+    status, code, type = 403, "origin_not_allowed", "permission_error"
+
+
 class NotFound(Refusal):
     """A path that is not on the allow-list."""
 
@@ -114,6 +122,12 @@ class BodyTooLarge(Refusal):
     """A body over `limits.max_body_bytes`, declared or chunked."""
 
     status, code, closes = 413, "body_too_large", True
+
+
+class UpgradeRequired(Refusal):
+    """A path that is a WebSocket only, and none was asked for that we could serve."""
+
+    status, code = 426, "upgrade_required"
 
 
 class HeadersTooLarge(Refusal):

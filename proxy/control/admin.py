@@ -190,7 +190,7 @@ def _served(file: PageFile) -> Callable[[Request], Awaitable[Response]]:
 def _add_changes(app: FastAPI, pair: Pair, reload: Reload) -> None:
     token = [Security(HTTPBearer(auto_error=False))]  # for the documentation; the guard asks
     refusals: dict[int | str, dict[str, object]] = {
-        code: {"model": FaultBody} for code in (401, 403, 415, 422)
+        code: {"model": FaultBody} for code in (400, 401, 403, 413, 415, 422)
     }
 
     @app.put("/admin/control", dependencies=token, responses=refusals)

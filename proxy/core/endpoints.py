@@ -37,14 +37,24 @@ class Endpoint:
     Only where SGLang itself sends the head with the first token, so that nothing is delayed.
     """
     needs_key: bool = True
+    tunnel: bool = False
+    """Whether it is a WebSocket: a GET that asks for an upgrade, and then bytes both ways."""
 
 
 _POST = ("POST",)
+_POST_OR_PUT = ("POST", "PUT")
+"""SGLang takes both for the same on four of its paths."""
 _GET = ("GET", "HEAD")
 
 
-def _generation(path: str, dialect: Dialect, *, holds_head: bool = False) -> Endpoint:
-    return Endpoint(path, Kind.GENERATION, _POST, dialect, holds_head)
+def _generation(
+    path: str,
+    dialect: Dialect,
+    *,
+    methods: tuple[str, ...] = _POST,
+    holds_head: bool = False,
+) -> Endpoint:
+    return Endpoint(path, Kind.GENERATION, methods, dialect, holds_head)
 
 
 ENDPOINTS: tuple[Endpoint, ...] = (
@@ -52,7 +62,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     _generation("/v1/completions", Dialect.OPENAI_COMPLETIONS, holds_head=True),
     _generation("/v1/responses", Dialect.OPENAI_RESPONSES),
     _generation("/v1/messages", Dialect.ANTHROPIC),
-    _generation("/generate", Dialect.GENERATE),
+    _generation("/generate", Dialect.GENERATE, methods=_POST_OR_PUT),
     _generation("/api/chat", Dialect.OLLAMA_CHAT),
     _generation("/api/generate", Dialect.OLLAMA_GENERATE),
     _generation("/invocations", Dialect.OPENAI_CHAT),
@@ -64,20 +74,23 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         Endpoint(path, Kind.MODEL, _POST)
         for path in (
             "/v1/embeddings",
-            "/v1/rerank",
             "/v1/score",
+            "/v1/decisions",
             "/v1/classify",
-            "/classify",
-            "/encode",
+            "/v1/systemone",
             "/tokenize",
             "/detokenize",
             "/v1/tokenize",
             "/v1/detokenize",
             "/v1/messages/count_tokens",
             "/v1/audio/transcriptions",
+            "/parse_function_call",
+            "/separate_reasoning",
             "/api/show",
         )
     ),
+    *(Endpoint(path, Kind.MODEL, _POST_OR_PUT) for path in ("/encode", "/classify", "/v1/rerank")),
+    Endpoint("/v1/realtime", Kind.MODEL, ("GET",), tunnel=True),
     *(
         Endpoint(path, Kind.MODEL, _GET)
         for path in (

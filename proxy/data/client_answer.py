@@ -6,6 +6,7 @@ from proxy.core.answers import error_event
 from proxy.core.http import Framing, client_head, decision_lines
 from proxy.core.places import Place
 from proxy.core.sse import StreamWatch
+from proxy.core.upgrade import UPGRADE_LINES
 from proxy.data.client import Client
 from proxy.data.front import Front
 from proxy.data.ledger import Account
@@ -49,6 +50,22 @@ class ClientAnswer:
                 response.headers,
                 added=(*added, *connection_line(head.version, keep_alive=client.keep_alive)),
                 framing=self.framing,
+            )
+        )
+
+    def switch(self, response: ResponseHead, place: Place) -> None:
+        """Write the engine's agreement to a tunnel; what follows is written by that."""
+        account = self._account
+        account.status = response.status
+        self._client.keep_alive = False
+        added = (*decision_lines(account.request_id, place.upstream, place.reason), *UPGRADE_LINES)
+        self._client.write(
+            client_head(
+                response.status,
+                response.phrase,
+                response.headers,
+                added=added,
+                framing=Framing.NONE,
             )
         )
 

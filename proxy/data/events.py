@@ -83,6 +83,10 @@ class ClientGone(Struct, frozen=True):
     """The client has left."""
 
 
+class ClientFinished(Struct, frozen=True):
+    """The client sends nothing more into its tunnel, and may still read."""
+
+
 class Expired(Struct, frozen=True):
     """The exchange's deadline has passed."""
 
@@ -100,6 +104,7 @@ Event: TypeAlias = (
     | ResponseEnded
     | EngineLost
     | ClientGone
+    | ClientFinished
     | Expired
 )
 
@@ -147,6 +152,14 @@ class SendHead(Struct, frozen=True):
     """Send the response's head to the client, and what was held with it."""
 
 
+class OpenTunnel(Struct, frozen=True):
+    """From now on pass what comes from either side to the other."""
+
+
+class FinishSending(Struct, frozen=True):
+    """Tell the engine that nothing more comes through the tunnel."""
+
+
 class DropEngine(Struct, frozen=True):
     """Close the engine's connection, or give up making one, at once."""
 
@@ -188,6 +201,8 @@ Command: TypeAlias = (
     | Connect
     | Send
     | SendHead
+    | OpenTunnel
+    | FinishSending
     | DropEngine
     | KeepEngine
     | Finish

@@ -15,6 +15,7 @@ since there are tens of thousands of them a second.
     RETRYING     the first upstream failed or refused; a place at the other has been asked for
                  (what was never sent may wait for it, and is WAITING again)
     RELAYING     the head has gone to the client: nothing is retried, nothing can be taken back
+    TUNNEL       the engine has switched protocols: bytes pass both ways, and mean nothing here
     ENDED        the place is given back, the outcome counted; nothing more happens
 
 Every ending is one transition into ENDED, which emits `Finish` exactly once, so a lease cannot
@@ -34,6 +35,7 @@ from proxy.data.events import (
     Answer,
     Ask,
     AskOther,
+    ClientFinished,
     ClientGone,
     Commands,
     Connect,
@@ -46,12 +48,14 @@ from proxy.data.events import (
     Event,
     Expired,
     Finish,
+    FinishSending,
     FirstEventRead,
     GiveBack,
     HeadRead,
     KeepEngine,
     LeaveRoom,
     NotPlaced,
+    OpenTunnel,
     Placed,
     Queued,
     Refused,
@@ -77,6 +81,11 @@ engine when we used it; later, the engine may have begun to work."""
 MAX_HELD_BYTES = 65536
 """A stream's head is held no longer than this much of a first event."""
 
+HALF_CLOSED_SECONDS = 10.0
+"""For which an engine may go on after its client has said that it sends no more: that of the
+closing handshake of common WebSocket libraries."""
+
+_SWITCHING = 101
 _REFUSALS = frozenset({429, 503})
 _REFUSAL_EVENT = 503
 """SGLang's full queue, told as the first event of a stream that it has begun with 200."""
@@ -92,6 +101,7 @@ class State(Enum):
     HOLDING = auto()
     RETRYING = auto()
     RELAYING = auto()
+    TUNNEL = auto()
     ENDED = auto()
 
     __hash__ = object.__hash__  # Enum's is a Python call, for each event
@@ -100,6 +110,8 @@ class State(Enum):
 _ASK: Final = Ask()
 _LEAVE_ROOM: Final = LeaveRoom()
 _SEND_HEAD: Final = SendHead()
+_OPEN_TUNNEL: Final = OpenTunnel()
+_FINISH_SENDING: Final = FinishSending()
 _DROP_ENGINE: Final = DropEngine()
 _KEEP_ENGINE: Final = KeepEngine()
 _END_ANSWER: Final = EndAnswer()
@@ -110,6 +122,7 @@ class Exchange:
 
     __slots__ = (
         "_failure",
+        "_half_closed",
         "_last_passed",
         "_paused",
         "_retried",
@@ -147,6 +160,8 @@ class Exchange:
         self._retried = False
         self._failure: Refusal | None = None
         self._last_passed: float | None = None
+        self._half_closed = False
+        """Whether the client of a tunnel sends nothing more."""
         self._paused = False
         self.was_paused = False
         """Whether the engine has ever waited for a slow client."""
@@ -177,6 +192,12 @@ class Exchange:
         if watch is not None:
             for piece in pieces:
                 watch.feed(piece, now)
+
+    def tunnelled(self, now: float) -> None:
+        """Bytes go through the tunnel, either way; both sides' pings keep it open."""
+        if not self._half_closed:
+            self._last_passed = now
+            self.deadline = now + self._timeouts.between_chunks
 
     @property
     def speaks(self) -> bool:
@@ -246,7 +267,7 @@ class Exchange:
 
     # AWAITING
 
-    def _head_read(self, event: HeadRead, _now: float) -> Commands:
+    def _head_read(self, event: HeadRead, now: float) -> Commands:
         self.status = event.status
         self.watch = event.watch
         if event.status in _REFUSALS and not self._retried:
@@ -254,6 +275,10 @@ class Exchange:
         if self.holds_head and event.watch is not None and event.status < 300:  # noqa: PLR2004
             self.state = State.HOLDING
             return ()
+        if event.status == _SWITCHING:
+            self.state = State.TUNNEL
+            self.tunnelled(now)
+            return (_SEND_HEAD, _OPEN_TUNNEL)
         return self._relay()
 
     def _lost_awaiting(self, event: EngineLost, now: float) -> Commands:
@@ -333,6 +358,36 @@ class Exchange:
     def _break_off(self, failure: UpstreamFault) -> Commands:
         end = self._end(Outcome.FAILED, Evidence.BAD, failure)
         return (_DROP_ENGINE, *end, Cut(failure))
+
+    # TUNNEL: what is no load says nothing of an engine's health, and its ends would say least: who
+    # closes a connection into which the other still sends resets it.
+
+    def _tunnel_over(self, _event: Event, _now: float) -> Commands:
+        return (_DROP_ENGINE, *self._end(Outcome.OK), _END_ANSWER)
+
+    def _client_finished(self, _event: ClientFinished, now: float) -> Commands:
+        if self._half_closed:  # TLS's goodbye and FIN say the same
+            return ()
+        self._half_closed = True
+        self.deadline = now + HALF_CLOSED_SECONDS
+        return (_FINISH_SENDING,)
+
+    def _tunnel_lost(self, event: EngineLost, now: float) -> Commands:
+        if self._half_closed:
+            return self._tunnel_over(event, now)
+        name = self._place_held().upstream
+        return self._break_tunnel(UpstreamReset(f"{name} broke off the tunnel: {event.why}"))
+
+    def _tunnel_silent(self, event: Expired, now: float) -> Commands:
+        if self._half_closed:
+            return self._tunnel_over(event, now)
+        silent = now - (self._last_passed or now)
+        why = f"nothing has gone through the tunnel for {silent:.0f} s"
+        return self._break_tunnel(UpstreamTimeout(why))
+
+    def _break_tunnel(self, failure: UpstreamFault) -> Commands:
+        end = self._end(Outcome.FAILED, refusal=failure)
+        return (_DROP_ENGINE, *end, _END_ANSWER)
 
     # what several of them do
 
@@ -447,6 +502,13 @@ TRANSITIONS: Final[Mapping[State, Mapping[type[Event], Callable[..., Commands]]]
         EngineLost: Exchange._lost_relaying,
         ClientGone: Exchange._gone_with_engine,
         Expired: Exchange._too_late_relaying,
+    },
+    State.TUNNEL: {
+        ResponseEnded: Exchange._tunnel_over,
+        EngineLost: Exchange._tunnel_lost,
+        ClientFinished: Exchange._client_finished,
+        ClientGone: Exchange._tunnel_over,
+        Expired: Exchange._tunnel_silent,
     },
     State.ENDED: {},
 }

@@ -5,6 +5,7 @@ from http import HTTPStatus
 from proxy.core.answers import refusal_body
 from proxy.core.endpoints import Endpoint
 from proxy.core.http import decision_lines
+from proxy.core.upgrade import UPGRADE_LINES
 from proxy.core.words import Outcome
 from proxy.data.front import Front
 from proxy.data.ledger import Account
@@ -31,6 +32,8 @@ def refusal_answer(
         lines.append(b"retry-after: %d" % refusal.retry_after)
     if isinstance(refusal, MethodNotAllowed):
         lines.append(b"allow: " + ", ".join(refusal.allow).encode())
+    if refusal.status == HTTPStatus.UPGRADE_REQUIRED:
+        lines += (*UPGRADE_LINES, b"sec-websocket-version: 13")
     if refusal.status == HTTPStatus.UNAUTHORIZED:
         lines.append(b"www-authenticate: Bearer")
     lines += front.cors.lines(() if head is None else head.headers)

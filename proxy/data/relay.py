@@ -10,7 +10,9 @@ from typing import Final
 
 from proxy.core.endpoints import Endpoint
 from proxy.core.http import Framing, engine_head
+from proxy.core.keys import Headers
 from proxy.core.places import UNTOLD, Answer, Place, Ticket
+from proxy.core.upgrade import UPGRADE_LINES, without_offered_key
 from proxy.core.words import Outcome, RetryCause
 from proxy.data import events as ev
 from proxy.data import exchange as ex
@@ -22,11 +24,13 @@ from proxy.data.ledger import Account
 from proxy.data.pool import Connecting
 from proxy.data.reader import RequestHead
 from proxy.data.response import ResponseHead, watch_for
+from proxy.data.tunnel import Tunnel
 from proxy.data.upstream import EngineConnection
 from proxy.errors import Refusal
 
 _READING: Final = ex.State.READING
 _HOLDING: Final = ex.State.HOLDING
+_TUNNEL: Final = ex.State.TUNNEL
 _CHUNKED: Final = Framing.CHUNKED
 _REQUEST_READ: Final = ev.RequestRead()
 _REUSED: Final = ev.Connected(reused=True)
@@ -48,6 +52,7 @@ class Relay:
         "account",
         "answer",
         "exchange",
+        "tunnel",
     )
 
     def __init__(self, front: Front, client: Client, head: RequestHead, account: Account) -> None:
@@ -66,12 +71,19 @@ class Relay:
         self._body = HeldBody(front)
         self._response: ResponseHead | None = None
         self._held: list[bytes] = []
+        self.tunnel: Tunnel | None = None
+        """What its bytes pass through, once both sides have switched protocols."""
         front.opened()
 
     @property
     def reading(self) -> bool:
         """Whether its body is still coming in."""
         return self.exchange.state is _READING and not self._body.whole
+
+    @property
+    def wants_tunnel(self) -> bool:
+        """Whether it has asked for a tunnel."""
+        return self._endpoint.tunnel
 
     @property
     def _endpoint(self) -> Endpoint:
@@ -113,6 +125,10 @@ class Relay:
                 self._process(ev.ClientGone())
             except Exception as fault:  # noqa: BLE001 - reported; the connection ends anyway
                 self._client.failed(fault)
+
+    def client_finished(self) -> None:
+        """The client of a tunnel sends nothing more, and may still read."""
+        self._told(ev.ClientFinished())
 
     def expired(self) -> None:
         """Its deadline has passed."""
@@ -200,6 +216,19 @@ class Relay:
             self._client.write(framed)
         else:
             self.answer.go_on(pieces)
+
+    def engine_tunnelled(self, data: bytes) -> None:
+        """Bytes out of its tunnel."""
+        assert self.tunnel is not None  # noqa: S101 - it was opened when the head was told
+        self.tunnel.from_engine(data)
+
+    def engine_slow(self) -> None:
+        """The engine takes less than comes through the tunnel: let the client wait."""
+        self._client.hold_back()
+
+    def engine_caught_up(self) -> None:
+        """The engine has caught up."""
+        self._client.go_on()
 
     def engine_ended(self, *, reusable: bool) -> None:
         """The end of it."""
@@ -290,28 +319,50 @@ class Relay:
         assert self._side is not None  # noqa: S101 - a fresh one replaces one that was used
         self._response = None
         self._held = []
-        self._engine = engine = self._side.pool.obtain(self, fresh=command.fresh)
+        fresh = command.fresh or self._endpoint.tunnel  # which gives none back
+        self._engine = engine = self._side.pool.obtain(self, fresh=fresh)
         return _REUSED if isinstance(engine, EngineConnection) else None
 
     def _send(self, command: ev.Send, _now: float) -> None:
         engine, head, side = self._engine, self._head, self._side
         assert isinstance(engine, EngineConnection)  # noqa: S101 - it is connected
         assert side is not None  # noqa: S101 - it is connected by it
+        # Its key is ours, if it had to have one when it came; a reload may have ended that.
+        drop_keys = side.has_key or self.account.key_name is not None
+        lines = (
+            *side.lines,
+            b"x-request-id: " + self.account.request_id,
+            b"x-specswitch-attempt: %d" % command.attempt,
+        )
+        if self._endpoint.tunnel:
+            self._send_upgrade(engine, lines, drop_keys=drop_keys)
+            return
         had_body = head.has_body or head.content_length is not None
         block = engine_head(
             b"GET" if head.method == "HEAD" else head.method.encode(),
             head.target,
             head.headers,
-            added=(
-                *side.lines,
-                b"x-request-id: " + self.account.request_id,
-                b"x-specswitch-attempt: %d" % command.attempt,
-            ),
+            added=lines,
             body_length=len(self._body.content) if had_body else None,
-            # Its key is ours, if it had to have one when it came; a reload may have ended that.
-            drop_keys=side.has_key or self.account.key_name is not None,
+            drop_keys=drop_keys,
         )
         engine.send(self, block, self._body.content, self._front.outbox)
+
+    def _send_upgrade(
+        self, engine: EngineConnection, lines: tuple[bytes, ...], *, drop_keys: bool
+    ) -> None:
+        """Ask the engine for a tunnel, as the client has asked."""
+        head = self._head
+        headers: Headers = without_offered_key(head.headers) if drop_keys else head.headers
+        block = engine_head(
+            b"GET",
+            head.target,
+            headers,
+            added=(*lines, *UPGRADE_LINES),
+            body_length=None,
+            drop_keys=drop_keys,
+        )
+        engine.send_upgrade(self, block, self._front.outbox)
 
     def _finish(self, command: ev.Finish, now: float) -> None:
         """Give back what the request held, and tell of it; only then is the client told."""
@@ -342,12 +393,26 @@ class Relay:
         response = self._response
         assert response is not None  # noqa: S101 - it is what is sent
         self._body.let_go()  # nothing is retried from here on
-        self.answer.begin(response, self._place)
+        if self.exchange.state is _TUNNEL:
+            self.answer.switch(response, self._place)
+        else:
+            self.answer.begin(response, self._place)
         if self._client.slow:
             self.pause()  # what was answered before has not been read yet
         if self._held:
             held, self._held = self._held, []
             self.answer.go_on(held)
+
+    def _open_tunnel(self, _command: ev.OpenTunnel, _now: float) -> None:
+        engine, clock = self._engine, self._front.clock
+        assert isinstance(engine, EngineConnection)  # noqa: S101 - it has just answered
+        self.tunnel = Tunnel(self._client, engine, self.exchange, self.account, clock)
+        self.tunnel.open()
+
+    def _finish_sending(self, _command: ev.FinishSending, _now: float) -> None:
+        engine = self._engine
+        assert isinstance(engine, EngineConnection)  # noqa: S101 - the tunnel is open
+        engine.finish_sending()
 
     def _hold(self, pieces: list[bytes]) -> None:
         self._held += pieces
@@ -399,7 +464,8 @@ class Relay:
         endpoint, body = self._endpoint, self._body.content
         traits = self._front.traits(endpoint, body)
         self.account.read(traits, len(body), now)
-        self.exchange.streams = traits.stream and endpoint.dialect is not None
+        # A tunnel is a stream as far as its head and its silences go.
+        self.exchange.streams = endpoint.tunnel or (traits.stream and endpoint.dialect is not None)
         self._process(_REQUEST_READ)
 
 
@@ -413,6 +479,8 @@ TABLE: Final[Mapping[type[ev.Command], Callable[..., ev.Event | None]]] = {
     ev.DropEngine: Relay._drop_engine,
     ev.KeepEngine: Relay._keep_engine,
     ev.SendHead: Relay._send_head,
+    ev.OpenTunnel: Relay._open_tunnel,
+    ev.FinishSending: Relay._finish_sending,
     ev.EndAnswer: Relay._end_answer,
     ev.Answer: Relay._answer,
     ev.Cut: Relay._cut,

@@ -26,6 +26,7 @@ from proxy.data.events import (
     Event,
     Finish,
     HeadRead,
+    OpenTunnel,
     Placed,
     RequestRead,
     Send,
@@ -150,7 +151,8 @@ class Talk:
     @property
     def message(self) -> str:
         """What the last refusal says."""
-        (refusal,) = {c.refusal for c in self.last if isinstance(c, Answer | Cut)}
+        (refusal,) = {c.refusal for c in self.last if isinstance(c, Answer | Cut | Finish)}
+        assert refusal is not None
         return refusal.message
 
 
@@ -208,6 +210,13 @@ def relaying(talk: Talk | None = None) -> Talk:
     """Up to RELAYING, with nothing of the body yet."""
     talk = awaiting(talk)
     assert talk >> head() << SendHead()
+    return talk
+
+
+def tunnel() -> Talk:
+    """Up to TUNNEL, with nothing gone through it yet."""
+    talk = awaiting()
+    assert talk >> head(101) << SendHead() << OpenTunnel()
     return talk
 
 

@@ -15,6 +15,7 @@ from proxy.data.events import (
     Answer,
     Ask,
     AskOther,
+    ClientFinished,
     ClientGone,
     Command,
     Connect,
@@ -27,12 +28,14 @@ from proxy.data.events import (
     Event,
     Expired,
     Finish,
+    FinishSending,
     FirstEventRead,
     GiveBack,
     HeadRead,
     KeepEngine,
     LeaveRoom,
     NotPlaced,
+    OpenTunnel,
     Placed,
     Queued,
     Refused,
@@ -55,7 +58,7 @@ PIECES = st.sampled_from(
         b"data: [DONE]\n\n",
     )
 )
-STATUSES = st.sampled_from((200, 200, 200, 404, 429, 500, 503))
+STATUSES = st.sampled_from((101, 200, 200, 200, 404, 429, 500, 503))
 
 
 class Book:
@@ -104,6 +107,7 @@ class Book:
             self.connection = False  # there is nothing to drop
         for command in self.exchange.process(event, self.now):
             self.note_for_engine(command)
+            self.note_for_tunnel(command)
             self.note_for_client(command)
             self.commands.append(command)
         self.check()
@@ -145,6 +149,13 @@ class Book:
             case _:
                 pass  # the other half is below
 
+    def note_for_tunnel(self, command: Command) -> None:
+        """A tunnel is opened once, after its head, and finished once."""
+        if isinstance(command, OpenTunnel | FinishSending):
+            assert self.connection
+            assert self.count(SendHead) == 1
+            assert self.count(type(command), Finish) == 0
+
     def note_for_client(self, command: Command) -> None:
         """What is commanded of the client's side makes sense after what went before."""
         match command:
@@ -172,7 +183,8 @@ class Book:
         assert self.count(AskOther) <= 1
         assert self.count(Send) == self.exchange.attempts <= 3
         runs = self.exchange.deadline < inf
-        if self.state in {State.CONNECTING, State.AWAITING, State.HOLDING}:
+        assert self.count(OpenTunnel) or self.state is not State.TUNNEL
+        if self.state in {State.CONNECTING, State.AWAITING, State.HOLDING, State.TUNNEL}:
             assert runs
         if self.state in {State.READING, State.WAITING, State.ENDED}:
             assert not runs
@@ -278,6 +290,18 @@ class ExchangeMachine(RuleBasedStateMachine):
         if gone:
             self.book.tell(ClientGone())
 
+    @precondition(expects(ClientFinished))
+    @rule()
+    def client_finished(self) -> None:
+        """The client of a tunnel sends no more."""
+        self.book.tell(ClientFinished())
+
+    @precondition(expects(ClientFinished))
+    @rule()
+    def bytes_go_through(self) -> None:
+        """Either side of a tunnel says something."""
+        self.book.exchange.tunnelled(self.book.now)
+
     @precondition(lambda self: self.book.expects(Expired) and self.book.exchange.deadline < inf)
     @rule()
     def expired(self) -> None:
@@ -324,6 +348,8 @@ STEPS: dict[str, Callable[[Book], None]] = {
     "no connection": lambda book: book.tell(ConnectFailed("refused")),
     "200": lambda book: book.tell(HeadRead(200, None)),
     "503": lambda book: book.tell(HeadRead(503, None)),
+    "101": lambda book: book.tell(HeadRead(101, None)),
+    "finished": lambda book: book.tell(ClientFinished()),
     "stream": lambda book: book.tell(HeadRead(200, watch())),
     "token": lambda book: book.pass_on(b'data: {"choices": []}\n\n'),
     "full": lambda book: book.pass_on(b'data: {"error": {"code": 503}}\n\n'),
@@ -336,10 +362,11 @@ NEXT: dict[State, tuple[str, ...]] = {
     State.READING: ("body", "refused", "gone"),
     State.WAITING: ("place", "refused", "gone"),
     State.CONNECTING: ("old", "new", "no connection", "refused", "gone", "late"),
-    State.AWAITING: ("200", "stream", "503", "lost", "gone", "late"),
+    State.AWAITING: ("200", "101", "stream", "503", "lost", "gone", "late"),
     State.HOLDING: ("token", "full", "end", "lost", "gone", "late"),
     State.RETRYING: ("place", "no place", "gone"),
     State.RELAYING: ("end", "lost", "gone", "late"),
+    State.TUNNEL: ("end", "lost", "gone", "late"),
     State.ENDED: (),
 }
 
@@ -362,6 +389,8 @@ def test_every_path_ends_once() -> None:
         if book.state is State.ENDED:
             ends.append(path)
         steps = (*NEXT[book.state], *(("waits",) if book.may_wait else ()))
+        if book.state is State.TUNNEL and not book.count(FinishSending):
+            steps = (*steps, "finished")
         paths += [(*path, step) for step in steps]
     assert {*chain(*ends)} == {*STEPS}
     longest = max(ends, key=len)

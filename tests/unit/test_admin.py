@@ -287,6 +287,20 @@ async def test_the_api_is_described(scene: Scene) -> None:
     assert "UpstreamState" in described["components"]["schemas"]
 
 
+async def test_every_refusal_of_a_change_is_described(scene: Scene) -> None:
+    """Also of what is no text (400), and of too much of it (413)."""
+    described = (await scene.client.get("/openapi.json")).json()["paths"]
+    headers = {"content-type": "application/json"}
+    answers = [
+        await scene.client.put("/admin/control", content=b"\xff", headers=headers),
+        await scene.client.put("/admin/control", content=b" " * 70_000, headers=headers),
+    ]
+
+    told = set(described["/admin/control"]["put"]["responses"])
+    assert {str(answer.status_code) for answer in answers} == {"400", "413"} <= told
+    assert {"400", "413"} <= set(described["/admin/upstreams/{name}"]["put"]["responses"])
+
+
 @pytest.mark.parametrize("path", ["/docs", "/redoc"])
 async def test_no_page_brings_foreign_scripts(scene: Scene, path: str) -> None:
     """FastAPI's own pages load theirs from a CDN, into an origin that may change the control."""

@@ -5,7 +5,7 @@ import pytest
 from proxy.core.endpoints import ENDPOINTS, Endpoint, Kind, find
 from proxy.core.peek import Dialect
 
-POST, GET = ("POST",), ("GET", "HEAD")
+POST, GET, BOTH = ("POST",), ("GET", "HEAD"), ("POST", "PUT")
 
 GENERATION = {
     "/v1/chat/completions": Dialect.OPENAI_CHAT,
@@ -19,19 +19,21 @@ GENERATION = {
 }
 MODEL_POSTS = [
     "/v1/embeddings",
-    "/v1/rerank",
     "/v1/score",
+    "/v1/decisions",
     "/v1/classify",
-    "/classify",
-    "/encode",
+    "/v1/systemone",
     "/tokenize",
     "/detokenize",
     "/v1/tokenize",
     "/v1/detokenize",
     "/v1/messages/count_tokens",
     "/v1/audio/transcriptions",
+    "/parse_function_call",
+    "/separate_reasoning",
     "/api/show",
 ]
+MODEL_POSTS_OR_PUTS = ["/v1/rerank", "/classify", "/encode"]
 MODEL_GETS = ["/v1/models", "/api/tags", "/model_info", "/get_model_info"]
 OWN = ["/livez", "/readyz", "/health", "/health_generate", "/ready", "/ping"]
 HOLD_THE_HEAD = {"/v1/chat/completions", "/v1/completions"}
@@ -56,6 +58,7 @@ NOT_SERVED = [
     "/set_internal_state",
     "/start_profile",
     "/abort_request",
+    "/vertex_generate",
     "/metrics",
     "/docs",
     "/openapi.json",
@@ -127,11 +130,12 @@ NOT_SERVED = [
 
 @pytest.mark.parametrize(("path", "dialect"), GENERATION.items())
 def test_generation(path: str, dialect: Dialect) -> None:
-    """Routed by policy, POST only, read in its dialect."""
+    """Routed by policy, read in its dialect; POST only, but where SGLang takes PUT for the same."""
     found = find(path.encode())
 
     assert found is not None
-    assert (found.template, found.kind, found.methods) == (path, Kind.GENERATION, POST)
+    methods = BOTH if path == "/generate" else POST
+    assert (found.template, found.kind, found.methods) == (path, Kind.GENERATION, methods)
     assert found.dialect is dialect
     assert found.needs_key
 
@@ -156,7 +160,11 @@ def test_what_lives_in_one_server(path: str, template: str, methods: tuple[str, 
 
 @pytest.mark.parametrize(
     ("path", "methods"),
-    [*((path, POST) for path in MODEL_POSTS), *((path, GET) for path in MODEL_GETS)],
+    [
+        *((path, POST) for path in MODEL_POSTS),
+        *((path, BOTH) for path in MODEL_POSTS_OR_PUTS),
+        *((path, GET) for path in MODEL_GETS),
+    ],
 )
 def test_model_paths(path: str, methods: tuple[str, ...]) -> None:
     """Any server can answer them, and their bodies are not looked into."""
@@ -210,7 +218,8 @@ def test_every_row_was_looked_at() -> None:
     """The tables above and the allow-list are the same paths, each once."""
     with_ids = {"/v1/models/{id}", "/v1/responses/{id}", "/v1/responses/{id}/cancel"}
     sessions = {"/open_session", "/close_session"}
-    listed = {*GENERATION, *MODEL_POSTS, *MODEL_GETS, *OWN, *with_ids, *sessions}
+    posts = {*GENERATION, *MODEL_POSTS, *MODEL_POSTS_OR_PUTS}
+    listed = {*posts, *MODEL_GETS, *OWN, *with_ids, *sessions, "/v1/realtime"}
 
     assert {row.template for row in ENDPOINTS} == listed
     assert len(ENDPOINTS) == len(listed)
@@ -218,10 +227,19 @@ def test_every_row_was_looked_at() -> None:
 
 @pytest.mark.parametrize("row", ENDPOINTS, ids=lambda row: str(row.template))
 def test_head_goes_where_get_goes(row: Endpoint) -> None:
-    """And nowhere else."""
-    assert ("HEAD" in row.methods) is ("GET" in row.methods)
+    """And nowhere else; a tunnel has no head that could be asked for alone."""
+    assert ("HEAD" in row.methods) is ("GET" in row.methods and not row.tunnel)
 
 
 def test_heads_are_held_where_the_engine_holds_them() -> None:
     """Only on chat and completions does the head come with the first event anyway."""
     assert {row.template for row in ENDPOINTS if row.holds_head} == HOLD_THE_HEAD
+
+
+def test_the_one_tunnel() -> None:
+    """A WebSocket is a GET, and nothing but it is one."""
+    found = find(b"/v1/realtime")
+
+    assert found is not None
+    assert (found.kind, found.methods, found.dialect) == (Kind.MODEL, ("GET",), None)
+    assert [row.template for row in ENDPOINTS if row.tunnel] == ["/v1/realtime"]

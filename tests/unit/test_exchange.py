@@ -9,6 +9,7 @@ from proxy.core.words import Outcome, RetryCause
 from proxy.data.events import (
     Ask,
     AskOther,
+    ClientFinished,
     ClientGone,
     Connect,
     Connected,
@@ -63,6 +64,7 @@ from tests.harness.talk import (
     relaying,
     retrying,
     stream,
+    tunnel,
     waiting,
 )
 
@@ -620,6 +622,7 @@ EVENTS: tuple[Event, ...] = (
     ResponseEnded(reusable=True),
     lost(),
     ClientGone(),
+    ClientFinished(),
     Expired(),
 )
 
@@ -631,6 +634,7 @@ LEGAL: dict[State, tuple[Callable[[], Talk], set[type[Event]]]] = {
     State.HOLDING: (holding, {FirstEventRead, ResponseEnded, EngineLost, ClientGone, Expired}),
     State.RETRYING: (retrying, {Placed, NotPlaced, Queued, ClientGone}),
     State.RELAYING: (relaying, {ResponseEnded, EngineLost, ClientGone, Expired}),
+    State.TUNNEL: (tunnel, {ResponseEnded, EngineLost, ClientFinished, ClientGone, Expired}),
     State.ENDED: (ended, set()),
 }
 

@@ -1,8 +1,9 @@
 """Placeholders for packages that SGLang imports as it starts and never uses for text on a CPU.
 
-They save gigabytes, and are used only where the real package is not installed. A placeholder lets
-`import x.y`, `from x import Name`, `@x.decorator` and `class A(x.Base)` through, and computes
-nothing. Python runs this file by its name before anything else.
+Its load generator has one more, `datasets`, for test sets that it would fetch. They save gigabytes,
+and are used only where the real package is not installed. A placeholder lets `import x.y`,
+`from x import Name`, `@x.decorator` and `class A(x.Base)` through, and computes nothing. Python
+runs this file by its name before anything else.
 """
 
 import importlib.machinery
@@ -10,7 +11,7 @@ import sys
 import types
 from collections.abc import Callable
 
-ABSENT = {"torchvision", "torchaudio", "triton"}
+ABSENT = {"datasets", "torchvision", "torchaudio", "triton"}
 
 
 class _AnyClass:
