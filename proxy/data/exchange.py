@@ -389,6 +389,16 @@ class Exchange:
         outcome, evidence = self._verdict()
         return (engine, *self._end(outcome, evidence), _END_ANSWER)
 
+    def _gone_relaying(self, event: ClientGone, now: float) -> Commands:
+        """A client may leave at the stream's own end, as OpenAI's for Python does at [DONE].
+
+        Whether the engine's end of it was faster than the client's is chance.
+        """
+        if self.watch is None or not self.watch.ended:
+            return self._gone_with_engine(event, now)
+        outcome, evidence = self._verdict()
+        return (_DROP_ENGINE, *self._end(outcome, evidence), _END_ANSWER)
+
     def _lost_relaying(self, event: EngineLost, _now: float) -> Commands:
         name = self._place_held().upstream
         return self._break_off(UpstreamReset(f"{name} broke off its answer: {event.why}"))
@@ -547,7 +557,7 @@ TRANSITIONS: Final[Mapping[State, Mapping[type[Event], Callable[..., Commands]]]
     State.RELAYING: {
         ResponseEnded: Exchange._response_ended,
         EngineLost: Exchange._lost_relaying,
-        ClientGone: Exchange._gone_with_engine,
+        ClientGone: Exchange._gone_relaying,
         Expired: Exchange._too_late_relaying,
     },
     State.TUNNEL: {
