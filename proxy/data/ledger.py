@@ -20,6 +20,10 @@ OTHER = "other"
 """The endpoint of what has none: a path that is not served, or no request at all."""
 
 
+ADMIN_KEY = "admin_api_key"
+"""The name under which the key for administration is logged, as those of clients are by theirs."""
+
+
 class Account:
     """One request's times and counts. Seconds are monotonic stamps until `closed`."""
 

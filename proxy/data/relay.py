@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from proxy.core.endpoints import Endpoint
+from proxy.core.errands import Reply, Result
 from proxy.core.http import Framing
 from proxy.core.places import UNTOLD, Answer, Place, Ticket
 from proxy.core.words import Outcome, RetryCause
@@ -17,21 +18,23 @@ from proxy.data import exchange as ex
 from proxy.data.client import Client
 from proxy.data.client_answer import ClientAnswer
 from proxy.data.engine_request import request_head, upgrade_head
+from proxy.data.errand import DeskVisit
 from proxy.data.front import EngineSide, Front
 from proxy.data.held_body import HeldBody
-from proxy.data.ledger import Account
+from proxy.data.ledger import PLAIN, Account
 from proxy.data.pool import Connecting
 from proxy.data.reader import RequestHead
 from proxy.data.response import ResponseHead, watch_for
 from proxy.data.tunnel import Tunnel
 from proxy.data.upstream import EngineConnection
-from proxy.errors import Refusal
+from proxy.errors import Draining, Refusal
 
 _READING: Final = ex.State.READING
 _HOLDING: Final = ex.State.HOLDING
 _TUNNEL: Final = ex.State.TUNNEL
 _CHUNKED: Final = Framing.CHUNKED
 _REQUEST_READ: Final = ev.RequestRead()
+_ERRAND_READ: Final = ev.ErrandRead()
 _REUSED: Final = ev.Connected(reused=True)
 
 
@@ -48,6 +51,7 @@ class Relay:
         "_response",
         "_side",
         "_ticket",
+        "_visit",
         "account",
         "answer",
         "exchange",
@@ -67,6 +71,7 @@ class Relay:
         self._side: EngineSide | None = None
         """How the server of its place is spoken to; a reload must not exchange it underway."""
         self._ticket: Ticket | None = None
+        self._visit = DeskVisit(front)
         self._body = HeldBody(front)
         self._response: ResponseHead | None = None
         self._held: list[bytes] = []
@@ -160,6 +165,17 @@ class Relay:
         """None came free."""
         self._ticket = None
         self._told(ev.Refused(refusal))
+
+    # Asker
+
+    def errand_over(self, result: Result) -> None:
+        """The desk has an answer for it, or none."""
+        self._visit.over()
+        if isinstance(result, Reply):
+            self.account.response_bytes = len(result.body)
+            if result.refusal is None:
+                self.account.status = result.status
+        self._told(ev.ErrandOver(result))
 
     def _told(self, event: ev.Event) -> None:
         """Go on with what the waiting has led to.
@@ -284,6 +300,19 @@ class Relay:
             account.queued_at = now
             return None
         return ev.Refused(answer)
+
+    def _run_errand(self, _command: ev.RunErrand, _now: float) -> ev.Event | None:
+        if self._front.dispatcher.draining:
+            return ev.ErrandOver(Draining("specswitch is shutting down"))
+        self._visit.start(self._head, self.account, self._body.content, self)
+        return None
+
+    def _cancel_errand(self, _command: ev.CancelErrand, _now: float) -> None:
+        self._visit.cancel()
+
+    def _tell(self, command: ev.Tell, _now: float) -> None:
+        self.answer.tell(command.reply)
+        self._client.request_over()
 
     def _ask_other(self, command: ev.AskOther, now: float) -> ev.Event:
         need = self.account.need
@@ -433,6 +462,10 @@ class Relay:
     def _decide(self, now: float) -> None:
         """Look into the body, and go on with what it says."""
         endpoint, body = self._endpoint, self._body.content
+        if endpoint.is_errand:
+            self.account.read(PLAIN, len(body), now)
+            self._process(_ERRAND_READ)
+            return
         traits = self._front.traits(endpoint, body)
         self.account.read(traits, len(body), now)
         # A tunnel is a stream as far as its head and its silences go.
@@ -442,6 +475,9 @@ class Relay:
 
 TABLE: Final[Mapping[type[ev.Command], Callable[..., ev.Event | None]]] = {
     ev.Ask: Relay._ask,
+    ev.RunErrand: Relay._run_errand,
+    ev.CancelErrand: Relay._cancel_errand,
+    ev.Tell: Relay._tell,
     ev.AskOther: Relay._ask_other,
     ev.GiveBack: Relay._give_back,
     ev.LeaveRoom: Relay._leave_room,
