@@ -17,6 +17,10 @@
     │  ├─ NoUpstream            503 no_upstream
     │  ├─ Ineligible            503 ineligible
     │  ├─ Draining              503 draining
+    │  ├─ NotSupported          501 not_supported        administration that a pair cannot take
+    │  ├─ PartialFailure        502 partial_failure      one server did it, the other did not
+    │  ├─ AdministrationFailed  502 administration_failed
+    │  ├─ InternalError         500 internal_error       a fault of ours, reported in the log
     │  └─ UpstreamFault                                  the upstream's; counts against its health
     │     ├─ UpstreamConnect    502 upstream_connect     nothing was sent
     │     ├─ UpstreamReset      502 upstream_reset
@@ -164,6 +168,30 @@ class Draining(Refusal):
     """Shutting down."""
 
     status, code, type, closes = 503, "draining", "overloaded_error", True
+
+
+class NotSupported(Refusal):
+    """Administration of SGLang that would make the two servers of the pair differ."""
+
+    status, code = 501, "not_supported"
+
+
+class PartialFailure(Refusal):
+    """Administration that one server of the pair has carried out, and the other has not."""
+
+    status, code, type = 502, "partial_failure", "upstream_error"
+
+
+class AdministrationFailed(Refusal):
+    """Administration that neither server has carried out."""
+
+    status, code, type = 502, "administration_failed", "upstream_error"
+
+
+class InternalError(Refusal):
+    """A fault of ours while an answer was put together; the log has its traceback."""
+
+    status, code, type = 500, "internal_error", "server_error"
 
 
 class UpstreamFault(Refusal):

@@ -1,23 +1,25 @@
 """Whether a request's head is enough to refuse it, and whether its body is asked for."""
 
-from proxy.core.endpoints import Endpoint
+from proxy.core.endpoints import Endpoint, Kind
 from proxy.core.keys import presented
 from proxy.core.upgrade import offered_key, origin_refusal, upgrade_refusal
 from proxy.data.front import Front
-from proxy.data.ledger import Account
+from proxy.data.ledger import ADMIN_KEY, Account
 from proxy.data.reader import RequestHead
-from proxy.errors import InvalidApiKey, MethodNotAllowed, NotFound, Refusal
+from proxy.errors import InvalidApiKey, MethodNotAllowed, NotFound, NotSupported, Refusal
 
 
 def head_refusal(front: Front, head: RequestHead, account: Account) -> Refusal | None:
-    """Why `head` is refused, None if it is not; in the order of the contract: 401, 404, 405.
+    """Why `head` is refused, None if it is not; in the order of the contract: 401, 404, 405, 501.
 
     What a tunnel wants of its request comes after that.
 
     Whose key it was is noted in `account`.
     """
     keyring, endpoint = front.keyring, account.endpoint
-    if keyring:
+    if endpoint is not None and endpoint.by_admin:
+        account.key_name = ADMIN_KEY  # it was there for who presents that key only
+    elif keyring:
         account.key_name = keyring.name_of(_key(head, endpoint))
         if account.key_name is None:
             return InvalidApiKey("an API key is needed, and none or a wrong one was given")
@@ -28,6 +30,11 @@ def head_refusal(front: Front, head: RequestHead, account: Account) -> Refusal |
         allowed = ", ".join(endpoint.methods)
         why = f"{endpoint.template} takes {allowed}, not {head.method}"
         return MethodNotAllowed(why, allow=endpoint.methods)
+    if endpoint.kind is Kind.WITHHELD:
+        return NotSupported(
+            f"{endpoint.template} is not passed on to a pair, whose servers must stay alike: "
+            "start both anew with what they shall serve"
+        )
     return _tunnel_refusal(front, head, endpoint) if endpoint.tunnel else None
 
 

@@ -3,6 +3,7 @@
 from typing import Final
 
 from proxy.core.answers import error_event
+from proxy.core.errands import Reply
 from proxy.core.http import Framing, client_head, decision_lines
 from proxy.core.places import Place
 from proxy.core.sse import StreamWatch
@@ -10,7 +11,7 @@ from proxy.core.upgrade import UPGRADE_LINES
 from proxy.data.client import Client
 from proxy.data.front import Front
 from proxy.data.ledger import Account
-from proxy.data.own import refusal_answer
+from proxy.data.own import errand_answer, refusal_answer
 from proxy.data.reader import RequestHead
 from proxy.data.response import ResponseHead, connection_line, framing_for
 from proxy.errors import Refusal
@@ -92,9 +93,19 @@ class ClientAnswer:
         elif self.framing is _CHUNKED and watch is not None and watch.at_boundary:
             endpoint = self._account.endpoint
             assert endpoint is not None  # noqa: S101 - it is watched by its dialect
-            assert endpoint.dialect is not None  # noqa: S101
-            event = error_event(failure, endpoint.dialect)
+            dialect = endpoint.dialect or endpoint.stream_dialect
+            assert dialect is not None  # noqa: S101 - the same
+            event = error_event(failure, dialect)
             client.write(b"%x\r\n" % len(event), event, b"\r\n")
+
+    def tell(self, reply: Reply) -> None:
+        """Write an answer that was put together."""
+        client = self._client
+        client.write(
+            errand_answer(
+                reply, self._account, self._head, self._front, keep_alive=client.keep_alive
+            )
+        )
 
     def refuse(self, refusal: Refusal) -> None:
         """Write an answer of our own in its place."""

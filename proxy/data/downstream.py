@@ -169,8 +169,7 @@ class ClientConnection(asyncio.Protocol):
 
     def go_on(self) -> None:
         """Read again."""
-        if self._deaf:
-            self._hear()
+        self._hear()
 
     def failed(self, fault: Exception) -> None:
         """A fault of ours in the request that runs: report it, and give the connection up."""
@@ -342,12 +341,14 @@ class ClientConnection(asyncio.Protocol):
     def _request_begins(self, head: RequestHead, now: float) -> None:
         front = self._front
         endpoint = find(head.path)
+        if endpoint is not None and endpoint.reserved and not front.offers(endpoint, head):
+            endpoint = None
         self.keep_alive = head.keep_alive
         self._is_last = not head.keep_alive
         if endpoint is not None and endpoint.kind is Kind.OWN and head.method in endpoint.methods:
             self._answer_own(head, endpoint)
             return
-        if endpoint is not None and head.method == "OPTIONS":
+        if endpoint is not None and head.method == "OPTIONS" and not endpoint.by_admin:
             allowed = front.cors.preflight(head.headers, endpoint.methods)
             if allowed is not None:
                 self._answer_preflight(head, endpoint, allowed, now)

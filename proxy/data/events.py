@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from proxy.core.errands import Reply, Result
 from proxy.core.places import Evidence, Place
 from proxy.core.sse import StreamWatch
 from proxy.core.words import Outcome, RetryCause, UpstreamName
@@ -18,6 +19,16 @@ from proxy.errors import Refusal
 
 class RequestRead(Struct, frozen=True):
     """The whole request is here."""
+
+
+class ErrandRead(Struct, frozen=True):
+    """The whole request is here, and its answer is ours: somebody is to be asked for it."""
+
+
+class ErrandOver(Struct, frozen=True):
+    """The answer that was asked for, or why there is none."""
+
+    result: Result
 
 
 class Placed(Struct, frozen=True):
@@ -93,6 +104,8 @@ class Expired(Struct, frozen=True):
 
 Event: TypeAlias = (
     RequestRead
+    | ErrandRead
+    | ErrandOver
     | Placed
     | NotPlaced
     | Queued
@@ -114,6 +127,20 @@ Event: TypeAlias = (
 
 class Ask(Struct, frozen=True):
     """Ask for a place."""
+
+
+class RunErrand(Struct, frozen=True):
+    """Have the answer put together."""
+
+
+class CancelErrand(Struct, frozen=True):
+    """Nobody waits for that answer any more."""
+
+
+class Tell(Struct, frozen=True):
+    """Send the client the answer that was put together."""
+
+    reply: Reply
 
 
 class AskOther(Struct, frozen=True):
@@ -195,6 +222,9 @@ class Cut(Struct, frozen=True):
 
 Command: TypeAlias = (
     Ask
+    | RunErrand
+    | CancelErrand
+    | Tell
     | AskOther
     | GiveBack
     | LeaveRoom

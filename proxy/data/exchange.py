@@ -8,6 +8,7 @@ since there are tens of thousands of them a second.
     state        what is so
     ----------   ---------------------------------------------------------------------------
     READING      the head is here and accepted; the body is coming in
+    ERRAND       all is here, and the answer is ours; who is asked for it has not answered yet
     WAITING      all is here; a place has been asked for
     CONNECTING   a place is held; there is no connection yet
     AWAITING     the request is out; nothing has come back
@@ -35,6 +36,7 @@ from proxy.data.events import (
     Answer,
     Ask,
     AskOther,
+    CancelErrand,
     ClientFinished,
     ClientGone,
     Commands,
@@ -45,6 +47,8 @@ from proxy.data.events import (
     DropEngine,
     EndAnswer,
     EngineLost,
+    ErrandOver,
+    ErrandRead,
     Event,
     Expired,
     Finish,
@@ -61,12 +65,15 @@ from proxy.data.events import (
     Refused,
     RequestRead,
     ResponseEnded,
+    RunErrand,
     Send,
     SendHead,
+    Tell,
 )
 from proxy.data.settings import Timeouts
 from proxy.errors import (
     IllegalEvent,
+    InternalError,
     Refusal,
     UpstreamConnect,
     UpstreamFault,
@@ -80,6 +87,10 @@ engine when we used it; later, the engine may have begun to work."""
 
 MAX_HELD_BYTES = 65536
 """A stream's head is held no longer than this much of a first event."""
+
+ERRAND_GRACE_SECONDS = 5.0
+"""Beyond `timeouts.response`, within which an errand ends by itself and can say of whom it has not
+heard; past it nobody is waited for."""
 
 HALF_CLOSED_SECONDS = 10.0
 """For which an engine may go on after its client has said that it sends no more: that of the
@@ -95,6 +106,7 @@ class State(Enum):
     """Where a request stands."""
 
     READING = auto()
+    ERRAND = auto()
     WAITING = auto()
     CONNECTING = auto()
     AWAITING = auto()
@@ -108,6 +120,8 @@ class State(Enum):
 
 
 _ASK: Final = Ask()
+_RUN_ERRAND: Final = RunErrand()
+_CANCEL_ERRAND: Final = CancelErrand()
 _LEAVE_ROOM: Final = LeaveRoom()
 _SEND_HEAD: Final = SendHead()
 _OPEN_TUNNEL: Final = OpenTunnel()
@@ -236,6 +250,30 @@ class Exchange:
     def _gone_waiting(self, _event: ClientGone, _now: float) -> Commands:
         return (_LEAVE_ROOM, *self._end(Outcome.ABANDONED))
 
+    # ERRAND
+
+    def _errand_read(self, _event: ErrandRead, now: float) -> Commands:
+        self.state = State.ERRAND
+        self.deadline = now + self._timeouts.response + ERRAND_GRACE_SECONDS
+        return (_RUN_ERRAND,)
+
+    def _errand_over(self, event: ErrandOver, _now: float) -> Commands:
+        result = event.result
+        if isinstance(result, Refusal):
+            ours = isinstance(result, InternalError)
+            return self._answer(result, Outcome.FAILED if ours else Outcome.REJECTED)
+        failed = result.status in _REFUSALS or result.status >= 500  # noqa: PLR2004 - HTTP's classes
+        outcome = Outcome.FAILED if failed else Outcome.OK
+        return (*self._end(outcome, refusal=result.refusal), Tell(result))
+
+    def _gone_asking(self, _event: ClientGone, _now: float) -> Commands:
+        return (_CANCEL_ERRAND, *self._end(Outcome.ABANDONED))
+
+    def _errand_expired(self, _event: Expired, _now: float) -> Commands:
+        seconds = self._timeouts.response + ERRAND_GRACE_SECONDS
+        failure = UpstreamTimeout(f"there was no answer to give within {seconds:g} s")
+        return (_CANCEL_ERRAND, *self._answer(failure, Outcome.FAILED))
+
     # CONNECTING
 
     def _connected(self, event: Connected, now: float) -> Commands:
@@ -270,6 +308,9 @@ class Exchange:
     def _head_read(self, event: HeadRead, now: float) -> Commands:
         self.status = event.status
         self.watch = event.watch
+        if event.watch is not None and not self.streams:  # what was asked for we could not read
+            self.streams = True
+            self.deadline = now + self._patience()
         if event.status in _REFUSALS and not self._retried:
             return self._ask_other(RetryCause.REFUSAL, Evidence.NONE, None)
         if self.holds_head and event.watch is not None and event.status < 300:  # noqa: PLR2004
@@ -347,6 +388,16 @@ class Exchange:
         engine = _KEEP_ENGINE if event.reusable else _DROP_ENGINE
         outcome, evidence = self._verdict()
         return (engine, *self._end(outcome, evidence), _END_ANSWER)
+
+    def _gone_relaying(self, event: ClientGone, now: float) -> Commands:
+        """A client may leave at the stream's own end, as OpenAI's for Python does at [DONE].
+
+        Whether the engine's end of it was faster than the client's is chance.
+        """
+        if self.watch is None or not self.watch.ended:
+            return self._gone_with_engine(event, now)
+        outcome, evidence = self._verdict()
+        return (_DROP_ENGINE, *self._end(outcome, evidence), _END_ANSWER)
 
     def _lost_relaying(self, event: EngineLost, _now: float) -> Commands:
         name = self._place_held().upstream
@@ -463,8 +514,14 @@ class Exchange:
 TRANSITIONS: Final[Mapping[State, Mapping[type[Event], Callable[..., Commands]]]] = {
     State.READING: {
         RequestRead: Exchange._request_read,
+        ErrandRead: Exchange._errand_read,
         Refused: Exchange._refused,
         ClientGone: Exchange._gone_before_place,
+    },
+    State.ERRAND: {
+        ErrandOver: Exchange._errand_over,
+        ClientGone: Exchange._gone_asking,
+        Expired: Exchange._errand_expired,
     },
     State.WAITING: {
         Placed: Exchange._placed,
@@ -500,7 +557,7 @@ TRANSITIONS: Final[Mapping[State, Mapping[type[Event], Callable[..., Commands]]]
     State.RELAYING: {
         ResponseEnded: Exchange._response_ended,
         EngineLost: Exchange._lost_relaying,
-        ClientGone: Exchange._gone_with_engine,
+        ClientGone: Exchange._gone_relaying,
         Expired: Exchange._too_late_relaying,
     },
     State.TUNNEL: {

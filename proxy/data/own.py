@@ -4,6 +4,7 @@ from http import HTTPStatus
 
 from proxy.core.answers import refusal_body
 from proxy.core.endpoints import Endpoint
+from proxy.core.errands import Reply
 from proxy.core.http import decision_lines
 from proxy.core.upgrade import UPGRADE_LINES
 from proxy.core.words import Outcome
@@ -38,6 +39,18 @@ def refusal_answer(
         lines.append(b"www-authenticate: Bearer")
     lines += front.cors.lines(() if head is None else head.headers)
     return answer(refusal.status, lines, body, head, keep_alive=keep_alive)
+
+
+def errand_answer(
+    reply: Reply, account: Account, head: RequestHead, front: Front, *, keep_alive: bool
+) -> bytes:
+    """The whole answer that was put together for a request."""
+    lines = [
+        b"content-type: " + reply.content_type.encode("latin-1"),
+        b"x-request-id: " + account.request_id,
+        *front.cors.lines(head.headers),
+    ]
+    return answer(reply.status, lines, reply.body, head, keep_alive=keep_alive)
 
 
 def own_answer(path: str, head: RequestHead, front: Front, *, keep_alive: bool) -> bytes:

@@ -9,30 +9,32 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from proxy.core.endpoints import Endpoint
-from proxy.core.http import Framing, engine_head
-from proxy.core.keys import Headers
+from proxy.core.errands import Reply, Result
+from proxy.core.http import Framing
 from proxy.core.places import UNTOLD, Answer, Place, Ticket
-from proxy.core.upgrade import UPGRADE_LINES, without_offered_key
 from proxy.core.words import Outcome, RetryCause
 from proxy.data import events as ev
 from proxy.data import exchange as ex
 from proxy.data.client import Client
 from proxy.data.client_answer import ClientAnswer
+from proxy.data.engine_request import request_head, upgrade_head
+from proxy.data.errand import DeskVisit
 from proxy.data.front import EngineSide, Front
 from proxy.data.held_body import HeldBody
-from proxy.data.ledger import Account
+from proxy.data.ledger import PLAIN, Account
 from proxy.data.pool import Connecting
 from proxy.data.reader import RequestHead
 from proxy.data.response import ResponseHead, watch_for
 from proxy.data.tunnel import Tunnel
 from proxy.data.upstream import EngineConnection
-from proxy.errors import Refusal
+from proxy.errors import Draining, Refusal
 
 _READING: Final = ex.State.READING
 _HOLDING: Final = ex.State.HOLDING
 _TUNNEL: Final = ex.State.TUNNEL
 _CHUNKED: Final = Framing.CHUNKED
 _REQUEST_READ: Final = ev.RequestRead()
+_ERRAND_READ: Final = ev.ErrandRead()
 _REUSED: Final = ev.Connected(reused=True)
 
 
@@ -49,6 +51,7 @@ class Relay:
         "_response",
         "_side",
         "_ticket",
+        "_visit",
         "account",
         "answer",
         "exchange",
@@ -68,6 +71,7 @@ class Relay:
         self._side: EngineSide | None = None
         """How the server of its place is spoken to; a reload must not exchange it underway."""
         self._ticket: Ticket | None = None
+        self._visit = DeskVisit(front)
         self._body = HeldBody(front)
         self._response: ResponseHead | None = None
         self._held: list[bytes] = []
@@ -162,6 +166,17 @@ class Relay:
         self._ticket = None
         self._told(ev.Refused(refusal))
 
+    # Asker
+
+    def errand_over(self, result: Result) -> None:
+        """The desk has an answer for it, or none."""
+        self._visit.over()
+        if isinstance(result, Reply):
+            self.account.response_bytes = len(result.body)
+            if result.refusal is None:
+                self.account.status = result.status
+        self._told(ev.ErrandOver(result))
+
     def _told(self, event: ev.Event) -> None:
         """Go on with what the waiting has led to.
 
@@ -196,7 +211,8 @@ class Relay:
     def engine_head(self, head: ResponseHead) -> None:
         """The response begins."""
         self._response = head
-        watch = watch_for(head, self._endpoint.dialect)
+        endpoint = self._endpoint
+        watch = watch_for(head, endpoint.dialect or endpoint.stream_dialect)
         self.account.notes_answer = watch is None and head.plain_json
         self._process(ev.HeadRead(head.status, watch))
 
@@ -285,6 +301,19 @@ class Relay:
             return None
         return ev.Refused(answer)
 
+    def _run_errand(self, _command: ev.RunErrand, _now: float) -> ev.Event | None:
+        if self._front.dispatcher.draining:
+            return ev.ErrandOver(Draining("specswitch is shutting down"))
+        self._visit.start(self._head, self.account, self._body.content, self)
+        return None
+
+    def _cancel_errand(self, _command: ev.CancelErrand, _now: float) -> None:
+        self._visit.cancel()
+
+    def _tell(self, command: ev.Tell, _now: float) -> None:
+        self.answer.tell(command.reply)
+        self._client.request_over()
+
     def _ask_other(self, command: ev.AskOther, now: float) -> ev.Event:
         need = self.account.need
         assert need is not None  # noqa: S101 - a first place was asked for with it
@@ -324,45 +353,16 @@ class Relay:
         return _REUSED if isinstance(engine, EngineConnection) else None
 
     def _send(self, command: ev.Send, _now: float) -> None:
-        engine, head, side = self._engine, self._head, self._side
+        engine, side, outbox = self._engine, self._side, self._front.outbox
         assert isinstance(engine, EngineConnection)  # noqa: S101 - it is connected
         assert side is not None  # noqa: S101 - it is connected by it
-        # Its key is ours, if it had to have one when it came; a reload may have ended that.
-        drop_keys = side.has_key or self.account.key_name is not None
-        lines = (
-            *side.lines,
-            b"x-request-id: " + self.account.request_id,
-            b"x-specswitch-attempt: %d" % command.attempt,
-        )
+        head, account, attempt = self._head, self.account, command.attempt
         if self._endpoint.tunnel:
-            self._send_upgrade(engine, lines, drop_keys=drop_keys)
+            engine.send_upgrade(self, upgrade_head(head, account, side, attempt=attempt), outbox)
             return
-        had_body = head.has_body or head.content_length is not None
-        block = engine_head(
-            b"GET" if head.method == "HEAD" else head.method.encode(),
-            head.target,
-            head.headers,
-            added=lines,
-            body_length=len(self._body.content) if had_body else None,
-            drop_keys=drop_keys,
-        )
-        engine.send(self, block, self._body.content, self._front.outbox)
-
-    def _send_upgrade(
-        self, engine: EngineConnection, lines: tuple[bytes, ...], *, drop_keys: bool
-    ) -> None:
-        """Ask the engine for a tunnel, as the client has asked."""
-        head = self._head
-        headers: Headers = without_offered_key(head.headers) if drop_keys else head.headers
-        block = engine_head(
-            b"GET",
-            head.target,
-            headers,
-            added=(*lines, *UPGRADE_LINES),
-            body_length=None,
-            drop_keys=drop_keys,
-        )
-        engine.send_upgrade(self, block, self._front.outbox)
+        body = self._body.content
+        block = request_head(head, account, side, attempt=attempt, body_bytes=len(body))
+        engine.send(self, block, body, outbox)
 
     def _finish(self, command: ev.Finish, now: float) -> None:
         """Give back what the request held, and tell of it; only then is the client told."""
@@ -462,6 +462,10 @@ class Relay:
     def _decide(self, now: float) -> None:
         """Look into the body, and go on with what it says."""
         endpoint, body = self._endpoint, self._body.content
+        if endpoint.is_errand:
+            self.account.read(PLAIN, len(body), now)
+            self._process(_ERRAND_READ)
+            return
         traits = self._front.traits(endpoint, body)
         self.account.read(traits, len(body), now)
         # A tunnel is a stream as far as its head and its silences go.
@@ -471,6 +475,9 @@ class Relay:
 
 TABLE: Final[Mapping[type[ev.Command], Callable[..., ev.Event | None]]] = {
     ev.Ask: Relay._ask,
+    ev.RunErrand: Relay._run_errand,
+    ev.CancelErrand: Relay._cancel_errand,
+    ev.Tell: Relay._tell,
     ev.AskOther: Relay._ask_other,
     ev.GiveBack: Relay._give_back,
     ev.LeaveRoom: Relay._leave_room,

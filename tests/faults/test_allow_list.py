@@ -59,6 +59,8 @@ SERVED: dict[str, tuple[str, ...]] = {
     "/model_info": GET,
     "/get_model_info": GET,
 }
+PAIR = ("/server_info", "/get_server_info", "/v1/loads")
+"""Put together here, of what both engines say."""
 TUNNEL = "/v1/realtime"
 """Served to those who ask for a WebSocket; who may is in test_tunnel_heads.py."""
 OPEN = ("/livez", "/readyz", "/health", "/health_generate", "/ready", "/ping")
@@ -71,7 +73,8 @@ METHODS = (
 NO_METHODS = ("BREW", "get", "Post", "FLUSH", "PRI", "DESCRIBE", "GET\t", "G\0T", "", "CONNECT")
 
 # Every route of SGLang 0.5.23 that is not served: http_server.py, v1_loads.py, elastic_ep.py, and
-# what FastAPI and the metrics add. `/v1/loads` and `/server_info` are the pair's own business.
+# what FastAPI and the metrics add; and what is served only where a key for administration, or
+# metrics, are configured, which they are not here.
 ADMINISTRATION = (
     *("/set_internal_state", "/dumper/start", "/flush_cache", "/add_external_corpus"),
     *("/remove_external_corpus", "/list_external_corpora", "/hicache/storage-backend/clear"),
@@ -212,6 +215,21 @@ async def test_health_paths_with_every_method(
                 expected = 200 if method in GET else 401 if keys and not headers else 405
                 assert response.status == expected, (method, path)
         assert reached(it) == []
+
+
+@both
+@pytest.mark.parametrize("headers", [{}, WITH_KEY], ids=["no key", "key"])
+async def test_pages_of_the_pair_with_every_method(
+    keys: dict[str, str], headers: dict[str, str]
+) -> None:
+    """Asked for like any path; no other method asks anything of the engines."""
+    async with guarded(keys) as (it, asker):
+        for path in PAIR:
+            for method in METHODS:
+                response = await asker.ask(raw(method, path, headers))
+                expected = 401 if keys and not headers else 200 if method in GET else 405
+                assert response.status == expected, (method, path)
+        assert reached(it) == []  # these are asked for by probes, too, and not listed
 
 
 @both
@@ -390,6 +408,8 @@ def test_the_tables_are_the_allow_list() -> None:
         path for path in SERVED if not path.startswith(("/v1/models/", "/v1/responses/"))
     }
 
-    assert {row.template for row in ENDPOINTS} == plain | ids | set(OPEN)
-    assert not set(ADMINISTRATION) & {row.template for row in ENDPOINTS}
+    for_all = {row.template for row in ENDPOINTS if not row.reserved}
+    assert for_all == plain | ids | set(OPEN) | set(PAIR)
+    assert {row.template for row in ENDPOINTS if row.reserved} <= set(ADMINISTRATION)
+    assert not set(ADMINISTRATION) & for_all
     assert {row.template for row in ENDPOINTS if not row.needs_key} == set(OPEN)

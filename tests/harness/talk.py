@@ -8,6 +8,7 @@ A test reads as what was said:
 
 from typing import NamedTuple, Self
 
+from proxy.core.errands import Reply
 from proxy.core.inflight import InFlight
 from proxy.core.peek import Dialect
 from proxy.core.places import Evidence, Place
@@ -23,12 +24,14 @@ from proxy.data.events import (
     Connect,
     Connected,
     Cut,
+    ErrandRead,
     Event,
     Finish,
     HeadRead,
     OpenTunnel,
     Placed,
     RequestRead,
+    RunErrand,
     Send,
     SendHead,
 )
@@ -54,6 +57,7 @@ TIMEOUTS = Timeouts(
 START = 0.0
 """Nought, so that 0.1 s later is exactly 0.1."""
 
+REPLY = Reply(status=200, content_type="text/plain", body=b"ok")
 TOKEN = b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n'
 FULL = b'data: {"error": {"message": "The request queue is full.", "code": 503}}\n\n'
 DONE = b"data: [DONE]\n\n"
@@ -169,6 +173,13 @@ def stream(status: int = 200) -> HeadRead:
 def head(status: int = 200) -> HeadRead:
     """The head of what is no stream."""
     return HeadRead(status, None)
+
+
+def asking() -> Talk:
+    """Up to ERRAND."""
+    talk = Talk()
+    assert talk >> ErrandRead() << RunErrand()
+    return talk
 
 
 def waiting(talk: Talk | None = None) -> Talk:

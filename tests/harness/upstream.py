@@ -174,6 +174,8 @@ class ScriptedUpstream:
             "max_running_requests": 48 if speculative else None,
         }
         self.ready = True
+        self.pages: dict[str, bytes | None] = {}
+        """Whole answers to what probes ask, too, by path; None: it is a request like any other."""
         self.requests: list[Received] = []
         self.probes = 0
         self.port = 0
@@ -320,6 +322,9 @@ class ScriptedUpstream:
     def _probe_answer(self, request: Received) -> bytes | None:
         """The answer to a probe, None to what is none."""
         path = request.path
+        own = path.partition("?")[0]
+        if own in self.pages:
+            return self.pages[own]
         if path == "/v1/models" and request.header("user-agent") == "specswitch":
             return reply(b'{"object":"list","data":[]}')
         if not path.startswith(

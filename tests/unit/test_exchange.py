@@ -1,14 +1,17 @@
 """The exchange: what it commands when a request goes well, and when it does not."""
 
 from collections.abc import Callable
+from math import inf
 
 import pytest
 
+from proxy.core.errands import Reply
 from proxy.core.places import Evidence
 from proxy.core.words import Outcome, RetryCause
 from proxy.data.events import (
     Ask,
     AskOther,
+    CancelErrand,
     ClientFinished,
     ClientGone,
     Connect,
@@ -17,6 +20,8 @@ from proxy.data.events import (
     DropEngine,
     EndAnswer,
     EngineLost,
+    ErrandOver,
+    ErrandRead,
     Event,
     Expired,
     FirstEventRead,
@@ -32,9 +37,18 @@ from proxy.data.events import (
     ResponseEnded,
     Send,
     SendHead,
+    Tell,
 )
-from proxy.data.exchange import TRANSITIONS, State
-from proxy.errors import BodyTooLarge, IllegalEvent, Overloaded
+from proxy.data.exchange import ERRAND_GRACE_SECONDS, TRANSITIONS, State
+from proxy.errors import (
+    BodyTooLarge,
+    IllegalEvent,
+    InternalError,
+    NoUpstream,
+    Overloaded,
+    PartialFailure,
+    Refusal,
+)
 from tests.harness.talk import (
     ABANDONED,
     AT_BASE,
@@ -48,14 +62,17 @@ from tests.harness.talk import (
     NONE,
     OK,
     REJECTED,
+    REPLY,
     SPEC,
     START,
+    TIMEOUTS,
     TOKEN,
     After,
     Answers,
     Cuts,
     Ends,
     Talk,
+    asking,
     awaiting,
     connecting,
     ended,
@@ -530,6 +547,37 @@ def test_a_client_that_leaves_takes_the_engines_connection_with_it(
     assert talk_to() >> ClientGone() << DropEngine() << Ends(ABANDONED, NONE, AT_SPEC)
 
 
+def test_a_client_that_leaves_at_the_end_of_its_stream_has_been_served() -> None:
+    """OpenAI's for Python closes at [DONE]; what the engine still had to say is not waited for."""
+    assert (
+        relaying_stream()
+        >> [TOKEN, DONE]
+        >> ClientGone()
+        << DropEngine()
+        << Ends(OK, GOOD, AT_SPEC)
+        << EndAnswer()
+    )
+    assert (
+        relaying_stream()
+        >> [TOKEN, b'data: {"error": {"code": 500}}\n\n', DONE]
+        >> ClientGone()
+        << DropEngine()
+        << Ends(FAILED, BAD, AT_SPEC)
+        << EndAnswer()
+    )
+
+
+def test_a_client_that_leaves_just_before_that_has_not() -> None:
+    """It has seen no end."""
+    assert (
+        relaying_stream()
+        >> [TOKEN]
+        >> ClientGone()
+        << DropEngine()
+        << Ends(ABANDONED, NONE, AT_SPEC)
+    )
+
+
 def test_an_engine_that_breaks_off_its_answer() -> None:
     """What went out cannot be taken back: it is broken off, so that nobody is deceived."""
     talk = relaying()
@@ -607,10 +655,63 @@ def relaying_stream() -> Talk:
     return talk
 
 
+# Errands -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome"),
+    [(200, OK), (404, OK), (429, FAILED), (503, FAILED), (500, FAILED), (502, FAILED)],
+)
+def test_an_errand_ends_with_its_answer(status: int, outcome: Outcome) -> None:
+    """Counted as an engine's own would be, without a place; and then told."""
+    reply = Reply(status=status, content_type="text/plain", body=b"")
+    assert asking() >> ErrandOver(reply) << Ends(outcome) << Tell(reply)
+
+
+def test_an_answer_that_is_an_error_of_ours_is_counted_as_that() -> None:
+    """Its code goes into the record."""
+    refusal = PartialFailure("spec alone")
+    reply = Reply(status=502, content_type="text/plain", body=b"", refusal=refusal)
+    assert asking() >> ErrandOver(reply) << Ends(FAILED, code="partial_failure") << Tell(reply)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "outcome"),
+    [(NoUpstream("both down"), REJECTED), (InternalError("a fault of ours"), FAILED)],
+)
+def test_an_errand_without_an_answer_is_refused(refusal: Refusal, outcome: Outcome) -> None:
+    """That nobody could be asked is nobody's failure; our own fault is one."""
+    code = refusal.code
+    assert asking() >> ErrandOver(refusal) << Ends(outcome, code=code) << Answers(code)
+
+
+def test_nobody_is_asked_for_a_client_that_has_left() -> None:
+    """What runs is cancelled."""
+    assert asking() >> ClientGone() << CancelErrand() << Ends(ABANDONED)
+
+
+def test_an_errand_has_a_deadline() -> None:
+    """A little past that of any answer, since it ends by itself and knows more then."""
+    talk = asking()
+    assert talk.deadline == TIMEOUTS.response + ERRAND_GRACE_SECONDS
+    assert (
+        talk
+        >> After(talk.deadline)
+        >> Expired()
+        << CancelErrand()
+        << Ends(FAILED, code="upstream_timeout")
+        << Answers("upstream_timeout")
+    )
+    assert "3605 s" in talk.message
+    assert talk.deadline == inf
+
+
 # The table ---------------------------------------------------------------------------------------
 
 EVENTS: tuple[Event, ...] = (
     RequestRead(),
+    ErrandRead(),
+    ErrandOver(REPLY),
     Placed(AT_SPEC),
     NotPlaced(),
     Queued(),
@@ -627,7 +728,8 @@ EVENTS: tuple[Event, ...] = (
 )
 
 LEGAL: dict[State, tuple[Callable[[], Talk], set[type[Event]]]] = {
-    State.READING: (Talk, {RequestRead, Refused, ClientGone}),
+    State.READING: (Talk, {RequestRead, ErrandRead, Refused, ClientGone}),
+    State.ERRAND: (asking, {ErrandOver, ClientGone, Expired}),
     State.WAITING: (waiting, {Placed, Refused, ClientGone}),
     State.CONNECTING: (connecting, {Connected, ConnectFailed, Refused, ClientGone, Expired}),
     State.AWAITING: (awaiting, {HeadRead, EngineLost, ClientGone, Expired}),
