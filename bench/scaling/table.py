@@ -89,9 +89,8 @@ def _pair_of(found: Found, profile: str, workload: str, pairs: int) -> Iterator[
 
 
 def _places(found: Found) -> list[tuple[str, int]]:
-    workloads = dict.fromkeys(cell.workload for cell in sorted(found))
-    pairs = sorted({cell.pairs for cell in found} & {*ROWS})
-    return [(workload, count) for workload in workloads for count in pairs]
+    """Workloads and sizes that were simulated, in order."""
+    return sorted({(cell.workload, cell.pairs) for cell in found if cell.pairs in ROWS})
 
 
 def _of(found: Found, cell: Cell) -> list[Figures]:

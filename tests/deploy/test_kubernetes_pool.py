@@ -11,6 +11,9 @@ from textwrap import dedent
 import pytest
 import yaml
 
+from proxy.config import load
+from proxy.control.one_metrics import one_metrics
+from proxy.core.words import UpstreamName
 from tests.deploy.rendering import (
     FOLDER,
     ROOT,
@@ -27,6 +30,7 @@ from tests.deploy.rendering import (
 from tests.deploy.test_kubernetes_files import schema_faults
 
 POOL = FOLDER / "inference-pool"
+ENDS = {"upstreams.spec.url": "http://a", "upstreams.base.url": "http://b"}
 OURS = ("InferencePool", "HTTPRoute")
 """What Kubernetes itself has no schema of."""
 
@@ -160,6 +164,28 @@ def test_a_pair_can_be_scraped_like_a_model_server(pairs: list[Rendered]) -> Non
         assert given["SPECSWITCH_LISTEN_METRICS"] == "true"
         engines = items(pod(pair), "initContainers")
         assert all("--enable-metrics" in words(each, "args")[0] for each in engines)
+
+
+def test_listen_metrics_is_a_key() -> None:
+    """The variable that the pair is given is one of the configuration."""
+    assert load(file=None, env={"SPECSWITCH_LISTEN_METRICS": "true"}, overrides=ENDS).listen.metrics
+
+
+def test_the_page_has_what_the_picker_reads() -> None:
+    """Each name that docs/scaling.md says it reads, once, from two servers that have their own."""
+    text = (ROOT / "docs" / "scaling.md").read_text().partition("the picker wants")[2]
+    wanted = set(re.findall(r"sglang:\w+", text.partition("\n\n")[0]))
+    names = ("num_queue_reqs", "num_running_reqs", "token_usage", "num_pages", "page_size")
+    page = "".join(
+        f'# TYPE sglang:{name} gauge\nsglang:{name}{{model_name="m",tp_rank="0"}} 1\n'
+        for name in names
+    )
+    made = one_metrics(dict.fromkeys(UpstreamName, page)).splitlines()
+    found = [line for line in made if line.partition("{")[0] in wanted]
+    assert len(found) == len(wanted) == 4
+    (cache,) = (line for line in found if "cache_config_info" in line)
+    assert 'num_pages="2"' in cache
+    assert 'page_size="1"' in cache
 
 
 def test_pairs_do_not_meet(pairs: list[Rendered]) -> None:

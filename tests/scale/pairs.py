@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.harness.process import Specswitch
+from tests.harness.tunnels import SWITCH
 from tests.soak.engine import Asked, Conversation, Engine
 from tests.soak.pair import NAMES, Line
 
@@ -35,6 +36,22 @@ class Listed(Engine):
         """Write it down."""
         now = asyncio.get_running_loop().time()
         self._lines.append(Line(letter, self.name, asked.id, int(asked.attempt), now))
+
+
+class Spoken(Conversation):
+    """A conversation with it; one that is to be a WebSocket says everything again, byte by byte."""
+
+    _is_tunnel = False
+
+    def data_received(self, data: bytes) -> None:
+        """A part of a request, or of what is said in a tunnel."""
+        if not self._is_tunnel and b"\r\nsec-websocket-key:" in data.lower():
+            self._is_tunnel = True
+            data = SWITCH
+        if self._is_tunnel:
+            self._open().write(data)
+        else:
+            super().data_received(data)
 
 
 @dataclass
@@ -113,9 +130,7 @@ async def start(pairs: Iterable[Pair]) -> None:
 async def _engine(name: str, lines: list[Line]) -> AsyncIterator[str]:
     """An engine, listening; its URL."""
     engine = Listed(name, lines)
-    server = await asyncio.get_running_loop().create_server(
-        lambda: Conversation(engine), "127.0.0.1", 0
-    )
+    server = await asyncio.get_running_loop().create_server(lambda: Spoken(engine), "127.0.0.1", 0)
     try:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:

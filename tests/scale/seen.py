@@ -15,6 +15,7 @@ class Story(StrEnum):
 
     SPREAD = "spread"
     STREAM = "stream and abort"
+    SOCKET = "WebSocket"
     SESSION = "stays with its pair"
     ADDED = "a pair is added"
     DRAINED = "drained"

@@ -8,6 +8,7 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from itertools import count
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 
 from tests.harness.client import RawClient
 from tests.harness.running import until
+from tests.harness.tunnels import offer
 from tests.scale.clients import Got, ask, request
 from tests.scale.pairs import Pair, start, three
 from tests.scale.routers import ROUTERS, SESSIONS, Router
@@ -81,6 +83,7 @@ async def test_a_pair_is_added_and_has_its_part(name: str, tmp_path: Path) -> No
         await _added(router)
         await _spread(router)
         await _left(router)
+        await _socket(router)
         await _session(router)
 
 
@@ -136,6 +139,20 @@ async def _left(router: Router) -> None:
     await until(lambda: any(pair.gone("left") for pair in router.pairs), "the engine knows", 5.0)
     took = loop.time() - left_at
     note(router.name, Story.STREAM, f"by events; at the engine after {took * 1e3:.0f} ms")
+
+
+async def _socket(router: Router) -> None:
+    """A tunnel to an engine, through a router that has them."""
+    async with await RawClient.connect(router.port) as client:
+        client.send(offer())
+        status, _ = await client.head()
+        opens = status == HTTPStatus.SWITCHING_PROTOCOLS
+        if opens:
+            client.send(b"hello")
+            async with asyncio.timeout(5.0):
+                assert await client.reader.readexactly(5) == b"hello"
+    assert opens is not router.name.startswith("sglang-router")
+    note(router.name, Story.SOCKET, "yes" if opens else "no")
 
 
 async def _session(router: Router) -> None:

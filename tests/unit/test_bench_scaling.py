@@ -104,3 +104,13 @@ def test_every_rule_runs() -> None:
     assert found["no-switch"].on_spec == 0.0
     alone = run(Cell("founding", "poisson-10", 1, REFERENCE, 0), 1.0)
     assert found[REFERENCE].busy == pytest.approx(alone.busy, rel=0.3)
+
+
+def test_a_run_is_neither_too_short_nor_too_long() -> None:
+    """At least a thousand requests, and for each pair at most 600, whatever the seconds."""
+    few, many = (
+        run(Cell("founding", "poisson-10", 2, REFERENCE, 0), seconds) for seconds in (1.0, 1e9)
+    )
+
+    assert few.requests == 1000
+    assert many.requests == 1200

@@ -12,7 +12,7 @@ from proxy.sim.fleet import Fleet, Ran, play, summarized
 from proxy.sim.knowledge import Knowledge
 from proxy.sim.physics import FOUNDING
 from proxy.sim.policies import EngineKind, Policy, Setting
-from proxy.sim.results import Objective
+from proxy.sim.results import Objective, both_active
 from proxy.sim.spreading import Spreading
 from proxy.sim.traces import Request
 from proxy.sim.workloads import WORKLOADS, requests
@@ -106,13 +106,11 @@ def test_pairs_know_nothing_of_each_other() -> None:
 def test_the_router_knows_who_has_ended() -> None:
     """What it goes by is in flight now, not what was when the pair last got something."""
     asked = (Request(0.0, 10, 50), Request(0.01, 10, 5000), Request(20.0, 10, 10))
-    ran = play(fleet(2, Spreading.LEAST), asked, seed=0)
+    ran = play(fleet(3, Spreading.PACK, bound=1.0), asked, seed=0)
     first, long, last = ran.served
 
     assert first.end_at < last.request.at < long.end_at
-    assert any(
-        [one.request for one in run.served] == [first.request, last.request] for run in ran.pairs
-    )
+    assert [len(run.served) for run in ran.pairs] == [2, 1, 0]
 
 
 def test_packing_leaves_pairs_idle() -> None:
@@ -128,14 +126,31 @@ def test_packing_leaves_pairs_idle() -> None:
     assert packed.result.on_spec < spread.result.on_spec
 
 
-def test_shares_are_means_over_the_pairs() -> None:
-    """A pair that did nothing counts: half of the fleet had work."""
+@pytest.mark.parametrize("policy", [Policy.ALWAYS_SPEC, Policy.ALWAYS_BASE])
+def test_a_pair_that_did_nothing_counts(policy: Policy) -> None:
+    """Half of the fleet had work, on whichever engine."""
     asked = (Request(0.0, 10, 500),)
-    found = summarized(play(fleet(2), asked, seed=0), Objective())
+    found = summarized(play(fleet(2, policy=policy), asked, seed=0), Objective())
 
     assert found.busy == pytest.approx(0.5, rel=0.01)
     assert found.result.both_active == 0.0
-    assert found.result.peak_spec == 1
+    assert found.result.peak_spec == (policy is Policy.ALWAYS_SPEC)
+
+
+def test_switches_and_shares_are_means_over_the_pairs() -> None:
+    """Of each pair by itself, over the time of the whole fleet."""
+    asked = arrivals("bursts", 3, 1500)
+    ran = play(fleet(3, Spreading.ROUND_ROBIN), asked, seed=0)
+    found = summarized(ran, Objective()).result
+    span = max(one.end_at for one in ran.served) - asked[0].at
+    minutes = (asked[-1].at - asked[0].at) / 60.0
+    switches = sum(len(run.changes) for run in ran.pairs)
+    both = sum(both_active(run.moments) for run in ran.pairs)
+
+    assert switches >= 3
+    assert both > 0.0
+    assert found.switches_per_minute == pytest.approx(switches / 3 / minutes)
+    assert found.both_active == pytest.approx(both / 3 / span)
 
 
 def test_a_fleet_of_another_policy() -> None:
