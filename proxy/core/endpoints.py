@@ -40,6 +40,10 @@ class Endpoint:
     Only where SGLang itself sends the head with the first token, so that nothing is delayed.
     """
     needs_key: bool = True
+    stream_dialect: Dialect | None = None
+    """How its streams are read where its body is not."""
+    tunnel: bool = False
+    """Whether it is a WebSocket: a GET that asks for an upgrade, and then bytes both ways."""
     reserved: bool = False
     """Whether it is there for some only: where it is configured, or for who presents a key."""
 
@@ -53,9 +57,6 @@ class Endpoint:
     def by_admin(self) -> bool:
         """Whether it is there for who presents the key for administration, and needs no other."""
         return self.reserved and self.kind is not Kind.PAIR
-
-    tunnel: bool = False
-    """Whether it is a WebSocket: a GET that asks for an upgrade, and then bytes both ways."""
 
 
 _ERRANDS = (Kind.PAIR, Kind.ADMINISTRATION)
@@ -102,13 +103,13 @@ ENDPOINTS: tuple[Endpoint, ...] = (
             "/v1/tokenize",
             "/v1/detokenize",
             "/v1/messages/count_tokens",
-            "/v1/audio/transcriptions",
             "/parse_function_call",
             "/separate_reasoning",
             "/api/show",
         )
     ),
     *(Endpoint(path, Kind.MODEL, _POST_OR_PUT) for path in ("/encode", "/classify", "/v1/rerank")),
+    Endpoint("/v1/audio/transcriptions", Kind.MODEL, _POST, stream_dialect=Dialect.OPENAI_CHAT),
     Endpoint("/v1/realtime", Kind.MODEL, ("GET",), tunnel=True),
     *(
         Endpoint(path, Kind.MODEL, _GET)

@@ -93,8 +93,9 @@ class ClientAnswer:
         elif self.framing is _CHUNKED and watch is not None and watch.at_boundary:
             endpoint = self._account.endpoint
             assert endpoint is not None  # noqa: S101 - it is watched by its dialect
-            assert endpoint.dialect is not None  # noqa: S101
-            event = error_event(failure, endpoint.dialect)
+            dialect = endpoint.dialect or endpoint.stream_dialect
+            assert dialect is not None  # noqa: S101 - the same
+            event = error_event(failure, dialect)
             client.write(b"%x\r\n" % len(event), event, b"\r\n")
 
     def tell(self, reply: Reply) -> None:

@@ -169,8 +169,7 @@ class ClientConnection(asyncio.Protocol):
 
     def go_on(self) -> None:
         """Read again."""
-        if self._deaf:
-            self._hear()
+        self._hear()
 
     def failed(self, fault: Exception) -> None:
         """A fault of ours in the request that runs: report it, and give the connection up."""

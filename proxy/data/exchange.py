@@ -308,6 +308,9 @@ class Exchange:
     def _head_read(self, event: HeadRead, now: float) -> Commands:
         self.status = event.status
         self.watch = event.watch
+        if event.watch is not None and not self.streams:  # what was asked for we could not read
+            self.streams = True
+            self.deadline = now + self._patience()
         if event.status in _REFUSALS and not self._retried:
             return self._ask_other(RetryCause.REFUSAL, Evidence.NONE, None)
         if self.holds_head and event.watch is not None and event.status < 300:  # noqa: PLR2004
@@ -385,6 +388,16 @@ class Exchange:
         engine = _KEEP_ENGINE if event.reusable else _DROP_ENGINE
         outcome, evidence = self._verdict()
         return (engine, *self._end(outcome, evidence), _END_ANSWER)
+
+    def _gone_relaying(self, event: ClientGone, now: float) -> Commands:
+        """A client may leave at the stream's own end, as OpenAI's for Python does at [DONE].
+
+        Whether the engine's end of it was faster than the client's is chance.
+        """
+        if self.watch is None or not self.watch.ended:
+            return self._gone_with_engine(event, now)
+        outcome, evidence = self._verdict()
+        return (_DROP_ENGINE, *self._end(outcome, evidence), _END_ANSWER)
 
     def _lost_relaying(self, event: EngineLost, _now: float) -> Commands:
         name = self._place_held().upstream
@@ -544,7 +557,7 @@ TRANSITIONS: Final[Mapping[State, Mapping[type[Event], Callable[..., Commands]]]
     State.RELAYING: {
         ResponseEnded: Exchange._response_ended,
         EngineLost: Exchange._lost_relaying,
-        ClientGone: Exchange._gone_with_engine,
+        ClientGone: Exchange._gone_relaying,
         Expired: Exchange._too_late_relaying,
     },
     State.TUNNEL: {

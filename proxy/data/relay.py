@@ -10,15 +10,14 @@ from typing import Final
 
 from proxy.core.endpoints import Endpoint
 from proxy.core.errands import Reply, Result
-from proxy.core.http import Framing, engine_head
-from proxy.core.keys import Headers
+from proxy.core.http import Framing
 from proxy.core.places import UNTOLD, Answer, Place, Ticket
-from proxy.core.upgrade import UPGRADE_LINES, without_offered_key
 from proxy.core.words import Outcome, RetryCause
 from proxy.data import events as ev
 from proxy.data import exchange as ex
 from proxy.data.client import Client
 from proxy.data.client_answer import ClientAnswer
+from proxy.data.engine_request import request_head, upgrade_head
 from proxy.data.errand import DeskVisit
 from proxy.data.front import EngineSide, Front
 from proxy.data.held_body import HeldBody
@@ -212,7 +211,8 @@ class Relay:
     def engine_head(self, head: ResponseHead) -> None:
         """The response begins."""
         self._response = head
-        watch = watch_for(head, self._endpoint.dialect)
+        endpoint = self._endpoint
+        watch = watch_for(head, endpoint.dialect or endpoint.stream_dialect)
         self.account.notes_answer = watch is None and head.plain_json
         self._process(ev.HeadRead(head.status, watch))
 
@@ -353,45 +353,16 @@ class Relay:
         return _REUSED if isinstance(engine, EngineConnection) else None
 
     def _send(self, command: ev.Send, _now: float) -> None:
-        engine, head, side = self._engine, self._head, self._side
+        engine, side, outbox = self._engine, self._side, self._front.outbox
         assert isinstance(engine, EngineConnection)  # noqa: S101 - it is connected
         assert side is not None  # noqa: S101 - it is connected by it
-        # Its key is ours, if it had to have one when it came; a reload may have ended that.
-        drop_keys = side.has_key or self.account.key_name is not None
-        lines = (
-            *side.lines,
-            b"x-request-id: " + self.account.request_id,
-            b"x-specswitch-attempt: %d" % command.attempt,
-        )
+        head, account, attempt = self._head, self.account, command.attempt
         if self._endpoint.tunnel:
-            self._send_upgrade(engine, lines, drop_keys=drop_keys)
+            engine.send_upgrade(self, upgrade_head(head, account, side, attempt=attempt), outbox)
             return
-        had_body = head.has_body or head.content_length is not None
-        block = engine_head(
-            b"GET" if head.method == "HEAD" else head.method.encode(),
-            head.target,
-            head.headers,
-            added=lines,
-            body_length=len(self._body.content) if had_body else None,
-            drop_keys=drop_keys,
-        )
-        engine.send(self, block, self._body.content, self._front.outbox)
-
-    def _send_upgrade(
-        self, engine: EngineConnection, lines: tuple[bytes, ...], *, drop_keys: bool
-    ) -> None:
-        """Ask the engine for a tunnel, as the client has asked."""
-        head = self._head
-        headers: Headers = without_offered_key(head.headers) if drop_keys else head.headers
-        block = engine_head(
-            b"GET",
-            head.target,
-            headers,
-            added=(*lines, *UPGRADE_LINES),
-            body_length=None,
-            drop_keys=drop_keys,
-        )
-        engine.send_upgrade(self, block, self._front.outbox)
+        body = self._body.content
+        block = request_head(head, account, side, attempt=attempt, body_bytes=len(body))
+        engine.send(self, block, body, outbox)
 
     def _finish(self, command: ev.Finish, now: float) -> None:
         """Give back what the request held, and tell of it; only then is the client told."""

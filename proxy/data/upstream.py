@@ -321,13 +321,15 @@ class EngineConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The engine reads more slowly than it is written to; a body waits where it is."""
-        if self._tunnels and self._sink is not None:
-            self._sink.engine_slow()
+        sink = self._sink
+        if self._tunnels and sink is not None:
+            sink.engine_slow()
 
     def resume_writing(self) -> None:
         """It has caught up."""
-        if self._tunnels and self._sink is not None:
-            self._sink.engine_caught_up()
+        sink = self._sink
+        if self._tunnels and sink is not None:
+            sink.engine_caught_up()
 
     # llhttp
 

@@ -17,6 +17,9 @@ from tests.harness.process import Specswitch
 KEY: Final = "sk-clients"
 """The one that is right."""
 N_STAR: Final = 4
+MOST_RETRIES: Final = 4
+"""That the scripts let a client make."""
+CHAT: Final = "/v1/chat/completions"
 SETTLED_SECONDS: Final = 15.0
 """Within which nothing may be in flight after a case, here or in the engines. SGLang looks every
 four seconds whether whoever waits for a whole answer is still there."""
@@ -119,6 +122,28 @@ class Stand:
         wait_until(lambda: self.pair.running() == 0, "the engines are idle", SETTLED_SECONDS)
 
     @contextmanager
+    def refusing_once(
+        self, endpoint: str, *expected: tuple[str, str]
+    ) -> Iterator[Callable[[], None]]:
+        """`counting` at `narrow`, occupied until what is yielded is called: it waits for a refusal.
+
+        A client that asks again may be refused once more until the place is free.
+        """
+        before = counts(self.narrow)
+        refused = (endpoint, "rejected")
+
+        def once_refused() -> None:
+            wait_until(lambda: counts(self.narrow)[refused] > before[refused], "it is refused")
+            answer()
+
+        with self.occupied() as answer:
+            yield once_refused
+        wait_until(lambda: _quiet(self.narrow), "nothing is open", SETTLED_SECONDS)
+        found = counts(self.narrow) - before
+        assert 1 <= found.pop(refused) <= MOST_RETRIES, dict(found)
+        assert found == Counter(expected), dict(found)
+
+    @contextmanager
     def occupied(self) -> Iterator[Callable[[], None]]:
         """Take the one place that `narrow` has; call what is yielded to give it back sooner."""
         body = {
@@ -129,7 +154,7 @@ class Stand:
             "stream": True,
         }
         headers = {"authorization": f"Bearer {KEY}"}
-        url = f"{self.narrow.url}/v1/chat/completions"
+        url = f"{self.narrow.url}{CHAT}"
         with (
             httpx2.Client(trust_env=False, timeout=30.0) as client,
             client.stream("POST", url, json=body, headers=headers) as answer,

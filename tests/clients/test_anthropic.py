@@ -1,8 +1,7 @@
 """Anthropic's client for Python, on `/v1/messages`."""
 
 from tests.clients.rows import ANTHROPIC, Client, row
-from tests.clients.stand import Stand, counts
-from tests.engines.pair import wait_until
+from tests.clients.stand import CHAT, Stand
 
 MESSAGES = "/v1/messages"
 NO_MESSAGES = "a simulated engine has no `/v1/messages`"
@@ -82,7 +81,7 @@ def test_a_wrong_key(stand: Stand, client: Client) -> None:
 @row("no room: `RateLimitError` with `Retry-After`", ANTHROPIC)
 def test_overloaded(stand: Stand, client: Client) -> None:
     """The exception that a program waits upon."""
-    expected = [(MESSAGES, "rejected"), ("/v1/chat/completions", "abandoned")]
+    expected = [(MESSAGES, "rejected"), (CHAT, "abandoned")]
     with stand.counting(*expected, at=stand.narrow), stand.occupied():
         raised = stand.raised(client, "message", at=stand.narrow)
 
@@ -98,11 +97,9 @@ def test_overloaded(stand: Stand, client: Client) -> None:
 )
 def test_its_own_retry(stand: Stand, client: Client) -> None:
     """Refused once, it asks again no sooner than told, and is answered."""
-    expected = [(MESSAGES, "rejected"), ("/v1/chat/completions", "abandoned"), (MESSAGES, "ok")]
-    with stand.counting(*expected, at=stand.narrow), stand.occupied() as give_back:
-        before = counts(stand.narrow)
+    expected = [(CHAT, "abandoned"), (MESSAGES, "ok")]
+    with stand.refusing_once(MESSAGES, *expected) as give_back:
         talker = stand.ask(client, "patient", at=stand.narrow)
-        wait_until(lambda: counts(stand.narrow) != before, "it is refused")
         give_back()
         saw = talker.saw()
 

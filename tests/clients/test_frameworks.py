@@ -1,9 +1,8 @@
 """Two that others build upon: LangChain's ChatOpenAI and LiteLLM's SDK."""
 
 from tests.clients.rows import LANGCHAIN, LITELLM, Client, row
-from tests.clients.stand import Stand
+from tests.clients.stand import CHAT, Stand
 
-CHAT = "/v1/chat/completions"
 NO_TOOLS = "a simulated engine calls no tools"
 NO_SCHEMA = "a simulated engine follows no schema"
 

@@ -1,16 +1,16 @@
 """Ollama's client for Python, on `/api`."""
 
 from tests.clients.rows import OLLAMA, Client, row
-from tests.clients.stand import Stand
+from tests.clients.stand import CHAT, Stand
 
-CHAT, GENERATE = "/api/chat", "/api/generate"
+OLLAMA_CHAT, GENERATE = "/api/chat", "/api/generate"
 NO_API = "a simulated engine has no `/api`"
 
 
 @row("chat", OLLAMA, simulated=NO_API)
 def test_a_chat(stand: Stand, client: Client) -> None:
     """A whole answer."""
-    with stand.counting((CHAT, "ok")):
+    with stand.counting((OLLAMA_CHAT, "ok")):
         saw = stand.saw(client, "chat")
 
     assert saw["text"]
@@ -21,7 +21,7 @@ def test_a_chat(stand: Stand, client: Client) -> None:
 @row("chat, streamed", OLLAMA, simulated=NO_API)
 def test_a_streamed_chat(stand: Stand, client: Client) -> None:
     """Line by line, and only the last one says that it is done."""
-    with stand.counting((CHAT, "ok"), (CHAT, "ok")):
+    with stand.counting((OLLAMA_CHAT, "ok"), (OLLAMA_CHAT, "ok")):
         saw = stand.saw(client, "chat_stream")
         again = stand.saw(client, "async_chat_stream")
 
@@ -67,7 +67,7 @@ def test_pull(stand: Stand, client: Client) -> None:
 @row("a wrong key: `ResponseError`", OLLAMA)
 def test_a_wrong_key(stand: Stand, client: Client) -> None:
     """Before an engine is asked."""
-    with stand.counting((CHAT, "rejected")):
+    with stand.counting((OLLAMA_CHAT, "rejected")):
         raised = stand.raised(client, "chat", key="sk-wrong")
 
     assert "ResponseError" in raised.types
@@ -77,7 +77,7 @@ def test_a_wrong_key(stand: Stand, client: Client) -> None:
 @row("no room: `ResponseError`, 429", OLLAMA)
 def test_overloaded(stand: Stand, client: Client) -> None:
     """It has no exception of its own for that, and no retries."""
-    expected = [(CHAT, "rejected"), ("/v1/chat/completions", "abandoned")]
+    expected = [(OLLAMA_CHAT, "rejected"), (CHAT, "abandoned")]
     with stand.counting(*expected, at=stand.narrow), stand.occupied():
         raised = stand.raised(client, "chat", at=stand.narrow)
 
@@ -92,5 +92,5 @@ def test_overloaded(stand: Stand, client: Client) -> None:
 )
 def test_abort(stand: Stand, client: Client) -> None:
     """`counting` waits for the engines to be idle."""
-    with stand.counting((CHAT, "abandoned")):
+    with stand.counting((OLLAMA_CHAT, "abandoned")):
         assert stand.saw(client, "abort") == {"read": [False] * 3}

@@ -70,6 +70,27 @@ async def test_an_error_inside_a_200_is_a_failure(family: Family, first: bool) -
         assert not it.base.requests
 
 
+@pytest.mark.parametrize("leave", ["close", "reset"])
+@pytest.mark.parametrize("family", STREAMS, ids=name_of)
+async def test_leaving_at_the_end_of_a_stream_is_no_departure(family: Family, leave: str) -> None:
+    """OpenAI's client for Python closes at [DONE], before HTTP's own end of it may have come."""
+    async with rig() as it:
+        it.spec.script(ByHand())
+        client = await it.client()
+        client.send(family.request)
+        (request,) = await it.spec.received(1)
+        request.say(family.head + b"".join(map(family.framed, (family.first, family.last))))
+        await client.head()
+        assert await client.chunk() == family.first
+        assert await client.chunk() == family.last
+        getattr(client, leave)()
+        await request.gone.wait()
+        await it.until(lambda: outcome(it, family) != {}, "it is counted")
+
+        assert outcome(it, family) == {"ok": 1}
+        assert it.total("responses_total", upstream="spec", code="200") == 1
+
+
 async def test_half_an_answer_and_then_nothing() -> None:
     """An answer that stalls in its body breaks off, and counts as failed by its deadline.
 

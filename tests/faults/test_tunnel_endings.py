@@ -6,11 +6,12 @@ from typing import cast
 
 import pytest
 
+from proxy.core.words import UpstreamName
 from proxy.data.downstream import MAX_AHEAD_BYTES
 from tests.harness.client import get
 from tests.harness.running import Rig, rig
 from tests.harness.tunnels import PATH, SWITCH, offer, opened
-from tests.harness.upstream import ByHand, Gate, Reset, Send, Tunnel, reply
+from tests.harness.upstream import ByHand, Gate, Reset, ScriptedUpstream, Send, Tunnel, reply
 
 SHORT = 0.2
 
@@ -271,3 +272,33 @@ async def _stands_still(measure: Callable[[], int]) -> None:
         now = measure()
         same = same + 1 if now == last else 0
         last = now
+
+
+async def test_a_reload_with_another_base() -> None:
+    """An open tunnel stays where it is; the next one goes to the new server, and none is lost."""
+    async with rig() as it, ScriptedUpstream(speculative=False) as other:
+        client, request = await opened(it)
+        it.keys["upstreams.base.url"] = other.url
+        assert (await it.admin("POST", "/admin/reload")).status == 200
+        await it.until(lambda: it.healthy(UpstreamName.BASE), "the new one is healthy")
+        other.script(Send(SWITCH), Tunnel())
+        another = await it.client()
+        another.send(offer())
+        assert (await another.head())[0] == 101
+        (beside,) = await other.received(1)
+        for each, there in ((client, request), (another, beside)):
+            each.send(b"still here")
+            await it.until(lambda there=there: there.came == b"still here", "it is heard")  # type: ignore[misc]  # bound now
+            each.close()
+            await asyncio.wait_for(there.gone.wait(), 1)
+        await it.until(lambda: it.total("requests_total", endpoint=PATH, outcome="ok") == 2, "both")
+
+
+async def test_a_client_that_takes_nothing_is_cut() -> None:
+    """After `client_write`, as on every path; its engine is let go, whatever it has to say."""
+    async with rig(limits__client_write=SHORT) as it:
+        client, request = await opened(it, client=await it.client(receive_bytes=4096))
+        client.stop_reading()
+        request.say(b"x" * (8 << 20))
+        await asyncio.wait_for(request.gone.wait(), 5)
+        await ended(it, "ok")

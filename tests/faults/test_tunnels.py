@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from typing import Any
 
 import pytest
 from websockets.asyncio.server import ServerConnection
@@ -97,7 +98,7 @@ async def test_close_codes_are_kept(who: str, code: int, reason: str) -> None:
 @pytest.mark.parametrize("compression", ["deflate", None])
 async def test_large_messages(compression: str | None) -> None:
     """8 MiB each way, compressed or not, without a frame being looked at."""
-    settings = {"max_size": None, "compression": compression}
+    settings: dict[str, Any] = {"max_size": None, "compression": compression}
     async with rig() as it, served(it, echo, **settings), dialled(it, **settings) as socket:
         if compression:
             assert socket.response is not None

@@ -29,11 +29,11 @@ MODEL_POSTS = [
     "/v1/tokenize",
     "/v1/detokenize",
     "/v1/messages/count_tokens",
-    "/v1/audio/transcriptions",
     "/parse_function_call",
     "/separate_reasoning",
     "/api/show",
 ]
+AUDIO = "/v1/audio/transcriptions"
 MODEL_POSTS_OR_PUTS = ["/v1/rerank", "/classify", "/encode"]
 MODEL_GETS = ["/v1/models", "/api/tags", "/model_info", "/get_model_info"]
 PAIR = ["/server_info", "/get_server_info", "/v1/loads", "/metrics"]
@@ -272,7 +272,7 @@ def test_every_row_was_looked_at() -> None:
     sessions = {"/open_session", "/close_session"}
     ours = {*OWN, *PAIR, *ADMINISTRATION, *WITHHELD}
     posts = {*GENERATION, *MODEL_POSTS, *MODEL_POSTS_OR_PUTS}
-    listed = {*posts, *MODEL_GETS, *ours, *with_ids, *sessions, "/v1/realtime"}
+    listed = {*posts, *MODEL_GETS, *ours, *with_ids, *sessions, AUDIO, "/v1/realtime"}
 
     assert {row.template for row in ENDPOINTS} == listed
     assert len(ENDPOINTS) == len(listed)
@@ -291,6 +291,17 @@ def test_head_goes_where_get_goes(row: Endpoint) -> None:
 def test_heads_are_held_where_the_engine_holds_them() -> None:
     """Only on chat and completions does the head come with the first event anyway."""
     assert {row.template for row in ENDPOINTS if row.holds_head} == HOLD_THE_HEAD
+
+
+def test_streams_of_audio_are_read_and_its_bodies_are_not() -> None:
+    """A form is no JSON; what SGLang streams for it has the events of chat."""
+    found = find(AUDIO.encode())
+
+    assert found is not None
+    assert (found.kind, found.methods, found.dialect) == (Kind.MODEL, POST, None)
+    assert {row.template: row.stream_dialect for row in ENDPOINTS if row.stream_dialect} == {
+        AUDIO: Dialect.OPENAI_CHAT
+    }
 
 
 def test_the_one_tunnel() -> None:

@@ -547,6 +547,37 @@ def test_a_client_that_leaves_takes_the_engines_connection_with_it(
     assert talk_to() >> ClientGone() << DropEngine() << Ends(ABANDONED, NONE, AT_SPEC)
 
 
+def test_a_client_that_leaves_at_the_end_of_its_stream_has_been_served() -> None:
+    """OpenAI's for Python closes at [DONE]; what the engine still had to say is not waited for."""
+    assert (
+        relaying_stream()
+        >> [TOKEN, DONE]
+        >> ClientGone()
+        << DropEngine()
+        << Ends(OK, GOOD, AT_SPEC)
+        << EndAnswer()
+    )
+    assert (
+        relaying_stream()
+        >> [TOKEN, b'data: {"error": {"code": 500}}\n\n', DONE]
+        >> ClientGone()
+        << DropEngine()
+        << Ends(FAILED, BAD, AT_SPEC)
+        << EndAnswer()
+    )
+
+
+def test_a_client_that_leaves_just_before_that_has_not() -> None:
+    """It has seen no end."""
+    assert (
+        relaying_stream()
+        >> [TOKEN]
+        >> ClientGone()
+        << DropEngine()
+        << Ends(ABANDONED, NONE, AT_SPEC)
+    )
+
+
 def test_an_engine_that_breaks_off_its_answer() -> None:
     """What went out cannot be taken back: it is broken off, so that nobody is deceived."""
     talk = relaying()

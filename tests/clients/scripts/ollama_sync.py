@@ -70,7 +70,7 @@ def pull(target: Target) -> object:
 
 def abort(target: Target) -> object:
     """A stream that is left in its middle."""
-    options = {"num_predict": LONG, "ignore_eos": True}
+    options = {"num_predict": LONG, "temperature": 0}
     stream = made(target).chat(target.model, MESSAGES, options=options, stream=True)
     read = [next(stream).done for _ in range(3)]
     stream.close()

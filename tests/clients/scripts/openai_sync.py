@@ -118,7 +118,7 @@ def completion_stream(target: Target) -> object:
     choices = [choice for chunk in chunks for choice in chunk.choices]
     return {
         "text": "".join(choice.text for choice in choices),
-        "finish": [choice.finish_reason for choice in choices if choice.finish_reason],
+        "finish": list(filter(None, (choice.finish_reason for choice in choices))),
     }
 
 
