@@ -458,6 +458,13 @@ async def test_flush_cache(engine: Engine) -> None:
     assert (answer.status_code, answer.text[:14]) == (200, "Cache flushed.")
 
 
+async def test_abort_request(engine: Engine) -> None:
+    """An empty 200, as SGLang gives it whether it knows the request or not."""
+    answer = await engine.client.post(f"{engine.url}/abort_request", json={"rid": "a"})
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert (await engine.client.get(f"{engine.url}/abort_request")).status_code == 405
+
+
 @pytest.mark.parametrize(
     "body", [b'{"messages": [', b"{}", b'{"messages": [], "temperature": "hot"}']
 )
