@@ -20,9 +20,13 @@ from tests.engines.pair import BASE, MODEL, SPEC, EnginePair, Options
 HERE = Path(__file__).parent
 TEST_SECONDS = 300
 """The first test in front of the real pair waits for its start."""
-TOOLS = ("--tool-call-parser=pythonic", "--enable-response-store")
-"""What tools and stored responses need of a server. With this parser a call is held to its schema
-from the first token on, which a model without sense needs."""
+TOOLS = (
+    "--tool-call-parser=pythonic",
+    "--constrained-json-disable-any-whitespace",
+    "--enable-response-store",
+)
+"""What tools, structured output and stored responses need of a server. A model without sense must
+be held to a schema from its first token on, and would else put spaces between two without end."""
 
 _RESULTS = pytest.StashKey[Results]()
 

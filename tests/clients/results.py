@@ -1,4 +1,4 @@
-"""What a run has seen of each row, kept for the table: `.clients/results.json`."""
+"""What was seen of each row when it last ran, kept for the table: `.clients/results.json`."""
 
 import json
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ Seen = dict[str, dict[str, str]]
 
 @dataclass
 class Results:
-    """The outcomes of one run; the worst of a row's tests is the row's."""
+    """The outcomes of one run, or of all; the worst of a row's tests in a run is the row's."""
 
     seen: Seen = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
@@ -26,13 +26,16 @@ class Results:
             cells[pair] = outcome
 
     def write(self, path: Path) -> None:
-        """Keep them."""
-        told: Mapping[str, object] = {"seen": self.seen, "versions": self.versions}
+        """Keep them, and what earlier runs have seen of cells that this one has not."""
+        before = Results.read(path).seen if path.exists() else {}
+        keys = [*before, *(key for key in self.seen if key not in before)]
+        seen = {key: {**before.get(key, {}), **self.seen.get(key, {})} for key in keys}
+        told: Mapping[str, object] = {"seen": seen, "versions": self.versions}
         path.write_text(json.dumps(told, indent=1) + "\n")
 
     @classmethod
     def read(cls, path: Path) -> "Results":
-        """Those of the last run.
+        """Those that are kept.
 
         Raises:
             FileNotFoundError: there was none.

@@ -40,6 +40,24 @@ def test_every_test_of_a_client_is_a_row() -> None:
         assert text.count("\ndef test_") == text.count("\n@row(") > 0, path.name
 
 
+def test_a_run_of_some_keeps_what_was_seen_of_the_others(tmp_path: Path) -> None:
+    """A whole run takes minutes; of a cell the last run counts, and of a run its worst."""
+    first, second = list(rows())[:2]
+    for outcomes in ([(first, "failed"), (second, "passed")], [(first, "passed")]):
+        run = Results(versions={"curl": "0.0"})
+        for row, outcome in outcomes:
+            run.note(row, PairKind.REAL, outcome)
+        run.write(tmp_path / "results.json")
+    assert Results.read(tmp_path / "results.json").seen == {
+        first.key: {"real": "passed"},
+        second.key: {"real": "passed"},
+    }
+
+    run.note(first, PairKind.REAL, "failed")
+    run.note(first, PairKind.REAL, "passed")
+    assert run.seen[first.key] == {"real": "failed"}
+
+
 def test_what_was_not_seen_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One failure, or one test that was left out, and the page stays as it is."""
     seen = {row.key: dict.fromkeys(PairKind, "passed") for row in rows()}
