@@ -23,8 +23,9 @@ from proxy.control.redact import redacted
 )
 def test_what_is_called_a_secret_is_left_out(name: str) -> None:
     """At any depth, in lists too, whatever its value is."""
-    for value in ("sk-secret-1", None, 3, ["a"], {"a": "b"}):
-        page = {
+    values: tuple[object, ...] = ("sk-secret-1", None, 3, ["a"], {"a": "b"})
+    for value in values:
+        page: dict[str, object] = {
             "a": 1,
             name: value,
             "states": [{name: value, "b": [[{name: value, "c": 2}]]}],
