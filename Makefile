@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed-$(shell cat requirements/dev.lock pyproject.toml 2>/
 TOOLS := $(VENV)/.tools-$(shell cat requirements/dev.lock requirements/deploy.lock pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick check lint types imports test engines engines-setup clients clients-setup deploy fuzz soak wheel compiler compiled test-compiled bench bench-smoke format lock clean
+.PHONY: help setup demo quick check lint types imports test engines engines-setup clients clients-setup deploy scale fuzz soak wheel compiler compiled test-compiled bench bench-smoke format lock clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -69,6 +69,9 @@ clients: clients-setup engines-setup  ## those clients in front of the simulated
 deploy: $(TOOLS)  ## the tests of what is deployed: image, stack, rules, dashboard, status page
 	$(BIN)/python -m pytest -q -m deploy -o faulthandler_timeout=290 tests/deploy
 
+scale: $(TOOLS)  ## the tests of several pairs behind sglang-router, Envoy and HAProxy
+	$(BIN)/python -m pytest -q -m scale tests/scale
+
 soak: $(STAMP)  ## 20,000 requests with every fault against real processes, about a minute
 	$(BIN)/python -m tests.soak
 
@@ -101,7 +104,7 @@ bench: compiled  ## specswitch beside its peers: every work, two and a half hour
 bench-smoke: compiled  ## the short form, with bounds: two minutes
 	$(BIN)/python -m bench.speed --smoke
 
-check: compiler lint types imports test test-compiled engines clients deploy wheel bench-smoke  ## everything; what CI runs
+check: compiler lint types imports test test-compiled engines clients deploy scale wheel bench-smoke  ## everything; what CI runs
 
 LOCK := $(BIN)/uv pip compile -q --universal --generate-hashes --no-header
 lock: $(STAMP)  ## choose dependencies anew (with the cooldown of pyproject.toml)

@@ -19,6 +19,7 @@ from proxy.calibrated import calibration_of, tell_of
 from proxy.config import Config
 from proxy.control.admin import AdminServer, Past, build_admin
 from proxy.control.decisions import Decisions
+from proxy.control.desk import Desk
 from proxy.control.gauges import Sources
 from proxy.control.history import History
 from proxy.control.log import BufferedLog, LogFormat
@@ -74,6 +75,7 @@ class App:
         settings = wiring.settings_of(config, self.calibration)
         self.dispatcher = Dispatcher(settings, self._observer, now=now)
         self.links = Links({name: self._link(config, name) for name in UpstreamName})
+        self.desk = Desk(lambda: self.links.reaches, lambda: wiring.patience_of(self.config))
         self.front = self._front()
         listen = config.listen
         self.certificate = None
@@ -257,6 +259,7 @@ class App:
         config = self.config
         return Front(
             dispatcher=self.dispatcher,
+            desk=self.desk,
             observer=self._observer,
             engines=self.links.sides,
             settings=wiring.front_of(config),
@@ -339,6 +342,7 @@ async def running(
         await _listen(app)
         admin = app.admin()
         ends.push_async_callback(admin.close)
+        ends.push_async_callback(app.desk.close)
         ends.callback(_close, app)
         await _start(app, admin)
         app.start()

@@ -5,16 +5,22 @@
     ├─ Refusal                  our own answer to a client; carries status and code
     │  ├─ BadRequest            400 bad_request          the client's fault
     │  ├─ InvalidApiKey         401 invalid_api_key
+    │  ├─ OriginNotAllowed      403 origin_not_allowed
     │  ├─ NotFound              404 not_found
     │  ├─ MethodNotAllowed      405 method_not_allowed
     │  ├─ RequestTimeout        408 request_timeout
     │  ├─ BodyTooLarge          413 body_too_large
+    │  ├─ UpgradeRequired       426 upgrade_required
     │  ├─ HeadersTooLarge       431 headers_too_large
     │  ├─ Overloaded            429 overloaded           ours: no room; nothing was sent
     │  ├─ QueueTimeout          503 queue_timeout
     │  ├─ NoUpstream            503 no_upstream
     │  ├─ Ineligible            503 ineligible
     │  ├─ Draining              503 draining
+    │  ├─ NotSupported          501 not_supported        administration that a pair cannot take
+    │  ├─ PartialFailure        502 partial_failure      one server did it, the other did not
+    │  ├─ AdministrationFailed  502 administration_failed
+    │  ├─ InternalError         500 internal_error       a fault of ours, reported in the log
     │  └─ UpstreamFault                                  the upstream's; counts against its health
     │     ├─ UpstreamConnect    502 upstream_connect     nothing was sent
     │     ├─ UpstreamReset      502 upstream_reset
@@ -88,6 +94,12 @@ class InvalidApiKey(Refusal):
     status, code, type = 401, "invalid_api_key", "authentication_error"
 
 
+class OriginNotAllowed(Refusal):
+    """A web page of another origin asks for a WebSocket where nobody needs a key."""
+
+    status, code, type = 403, "origin_not_allowed", "permission_error"
+
+
 class NotFound(Refusal):
     """A path that is not on the allow-list."""
 
@@ -114,6 +126,12 @@ class BodyTooLarge(Refusal):
     """A body over `limits.max_body_bytes`, declared or chunked."""
 
     status, code, closes = 413, "body_too_large", True
+
+
+class UpgradeRequired(Refusal):
+    """A path that is a WebSocket only, and none was asked for that we could serve."""
+
+    status, code = 426, "upgrade_required"
 
 
 class HeadersTooLarge(Refusal):
@@ -150,6 +168,30 @@ class Draining(Refusal):
     """Shutting down."""
 
     status, code, type, closes = 503, "draining", "overloaded_error", True
+
+
+class NotSupported(Refusal):
+    """Administration of SGLang that would make the two servers of the pair differ."""
+
+    status, code = 501, "not_supported"
+
+
+class PartialFailure(Refusal):
+    """Administration that one server of the pair has carried out, and the other has not."""
+
+    status, code, type = 502, "partial_failure", "upstream_error"
+
+
+class AdministrationFailed(Refusal):
+    """Administration that neither server has carried out."""
+
+    status, code, type = 502, "administration_failed", "upstream_error"
+
+
+class InternalError(Refusal):
+    """A fault of ours while an answer was put together; the log has its traceback."""
+
+    status, code, type = 500, "internal_error", "server_error"
 
 
 class UpstreamFault(Refusal):

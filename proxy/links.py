@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from proxy import wiring
 from proxy.config import Config
-from proxy.control.engine import Findings, connect
+from proxy.control.engine import Findings, Reach, connect
 from proxy.control.prober import Prober, ProbeRules
 from proxy.core.dispatch import Dispatcher
 from proxy.core.words import UpstreamName
@@ -26,6 +26,8 @@ class Link:
 
     side: EngineSide
     prober: Prober
+    reach: Reach
+    """How it is reached for what is neither a request's nor a probe's."""
 
     @property
     def pool(self) -> Pool:
@@ -53,6 +55,11 @@ class Links:
     def sides(self) -> dict[UpstreamName, EngineSide]:
         """How requests reach each server."""
         return {name: link.side for name, link in self._links.items()}
+
+    @property
+    def reaches(self) -> dict[UpstreamName, Reach]:
+        """How each server is asked for what it says of itself, and told what it shall do."""
+        return {name: link.reach for name, link in self._links.items()}
 
     @property
     def findings(self) -> dict[UpstreamName, Findings]:
@@ -112,4 +119,5 @@ def build_link(
         clock=clock,
     )
     side = EngineSide(pool, wiring.lines_of(upstream), has_key=wiring.key_of(upstream) is not None)
-    return Link(side, Prober(name, client, dispatcher, rules, clock=clock))
+    reach = Reach(str(upstream.url), tls, wiring.key_of(upstream))
+    return Link(side, Prober(name, client, dispatcher, rules, clock=clock), reach)

@@ -11,6 +11,7 @@ from proxy.calibrated import curves_of, made_for, thresholds_of
 from proxy.calibration import Calibration
 from proxy.config import Config, Upstream, describe
 from proxy.config.addresses import Url
+from proxy.control.desk import Patience
 from proxy.control.prober import ProbeRules
 from proxy.core.cors import Cors
 from proxy.core.eligibility import Rule, Rules, Verdict
@@ -95,6 +96,14 @@ def timeouts_of(config: Config) -> Timeouts:
     )
 
 
+def patience_of(config: Config) -> Patience:
+    """Seconds that a server may take for what the pair is asked, or told to do, as one."""
+    timeouts = config.timeouts
+    return Patience(
+        connect=timeouts.connect, page=config.health.timeout, administration=timeouts.response
+    )
+
+
 def cors_of(config: Config) -> Cors:
     """Whose web pages may read answers."""
     return Cors(frozenset(origin.encode() for origin in config.listen.cors_origins))
@@ -106,6 +115,8 @@ def front_of(config: Config) -> FrontSettings:
         limits=limits_of(config),
         timeouts=timeouts_of(config),
         keyring=keyring_of(config),
+        admin_keyring=admin_keyring_of(config),
+        serves_metrics=config.listen.metrics,
         allow_override=config.policy.allow_override,
     )
 
@@ -113,6 +124,12 @@ def front_of(config: Config) -> FrontSettings:
 def keyring_of(config: Config) -> Keyring:
     """The clients' keys."""
     return Keyring({name: key.get_secret_value() for name, key in config.auth.api_keys.items()})
+
+
+def admin_keyring_of(config: Config) -> Keyring:
+    """The key for SGLang's administration; empty where none is configured."""
+    key = config.upstreams.admin_api_key.get_secret_value()
+    return Keyring({"admin": key} if key else {})
 
 
 def key_of(upstream: Upstream) -> str | None:

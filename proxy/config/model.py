@@ -80,6 +80,8 @@ class Listen(Section):
     """Its private key, PEM, without a passphrase."""
     cors_origins: Origins = ()
     """Origins whose web pages may call the endpoint; `["*"]`: any; empty: none."""
+    metrics: Flag = False
+    """Whether the endpoint has `/metrics`: SGLang's figures of the pair, as of one server."""
 
 
 class Upstream(Section):
@@ -112,6 +114,9 @@ class BaseUpstream(Upstream):
 class Upstreams(Section):
     """The pair."""
 
+    admin_api_key: Secret = SecretStr("")
+    """Who presents it may have SGLang's administration done by both servers, which are asked with
+    it; empty: nobody may."""
     spec: SpecUpstream = SpecUpstream()
     base: BaseUpstream = BaseUpstream()
 
@@ -313,6 +318,7 @@ def conflicts(config: Config) -> Iterator[Conflict]:
     yield from _listeners(config)
     yield from _certificate(config)
     yield from _servers(config)
+    yield from _admin_key(config)
     yield from _tolerance(config)
     limits = config.limits
     if limits.max_buffered_bytes < limits.max_body_bytes:
@@ -347,6 +353,15 @@ def _certificate(config: Config) -> Iterator[Conflict]:
     elif certificate is not None and key is not None and not pairs(certificate, key):
         yield Conflict(
             paths, "must be the private key of listen.tls_cert, in PEM and without a passphrase"
+        )
+
+
+def _admin_key(config: Config) -> Iterator[Conflict]:
+    key = config.upstreams.admin_api_key.get_secret_value()
+    if key and key in {each.get_secret_value() for each in config.auth.api_keys.values()}:
+        yield Conflict(
+            ("upstreams.admin_api_key", "auth.api_keys"),
+            "must not be the key of a client",
         )
 
 

@@ -6,13 +6,16 @@ server's known answers is an EngineError, with the server's address and without 
 are SGLang 0.5.23's, older ones where they are known to differ.
 """
 
+import asyncio
 import errno
 import json
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from string import ascii_letters, digits
+from urllib.parse import quote_from_bytes
 
 import httpx2
 
@@ -30,6 +33,8 @@ MAX_METRICS_BYTES = 4 * 2**20
 _KEEP_ALIVE_SECONDS = 3.0
 """Below the 5 s after which SGLang (uvicorn) closes an idle connection."""
 _ABSENT = frozenset({404, 405})
+_IN_QUERY = ascii_letters + digits + "!$%&'()*+,-./:;=?@[]_~"
+"""What a query keeps as it came; everything else is encoded, as it should have been."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +97,43 @@ class Findings:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class Answer:
+    """What a server has answered, whole."""
+
     status: int
+    content_type: str
+    """Empty where it did not say."""
     body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How a server is reached for what is no probe."""
+
+    url: str
+    tls: ssl.SSLContext | None = field(repr=False)
+    api_key: str | None = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What one server is asked, or told to do."""
+
+    method: str
+    path: str
+    query: bytes = b""
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    body: bytes = field(default=b"", repr=False)
+    most: int = MAX_ANSWER_BYTES
+    """Bytes; an answer with more is an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """Seconds that a server may take: to be connected to, and in all."""
+
+    connect: float
+    answer: float
 
 
 def connect(
@@ -120,6 +159,25 @@ def connect(
         follow_redirects=False,
         trust_env=False,
     )
+
+
+async def ask(reach: Reach, question: Question, *, key: str | None, within: Within) -> Answer:
+    """The answer to `question`, asked once, with `key`, over a connection of its own.
+
+    So nothing is kept that a reload would have to look after, and no probe waits behind it. Raises
+    EngineError when there is no answer, EngineSilentError when there is none in time.
+    """
+    path = question.path
+    if question.query:
+        path += "?" + quote_from_bytes(question.query, safe=_IN_QUERY)
+    client = connect(reach.url, api_key=key, tls=reach.tls, timeout=within.connect)
+    client.timeout = httpx2.Timeout(None, connect=within.connect)
+    where = f"{_place(client)}{question.path}"
+    try:
+        async with client, asyncio.timeout(within.answer):
+            return await _answer(client, question, path)
+    except TimeoutError as exc:
+        raise EngineSilentError(f"{where} did not answer within {within.answer:g} s") from exc
 
 
 async def check_ready(client: httpx2.AsyncClient, path: str) -> None:
@@ -227,16 +285,24 @@ def _object(body: bytes, where: str) -> Fields:
     return Fields(value)
 
 
-async def _get(client: httpx2.AsyncClient, path: str, most: int = MAX_ANSWER_BYTES) -> _Answer:
+async def _get(client: httpx2.AsyncClient, path: str, most: int = MAX_ANSWER_BYTES) -> Answer:
+    return await _answer(client, Question(method="GET", path=path, most=most), path)
+
+
+async def _answer(client: httpx2.AsyncClient, question: Question, path: str) -> Answer:
     where = f"{_place(client)}{_bare(path)}"
+    most = question.most
     with _translated(where):
-        async with client.stream("GET", path) as response:
+        async with client.stream(
+            question.method, path, content=question.body or None, headers=[*question.headers]
+        ) as response:
             body = bytearray()
             async for piece in response.aiter_bytes():
                 body += piece
                 if len(body) > most:
                     raise EngineError(f"{where} answers more than {most} bytes")
-            return _Answer(response.status_code, bytes(body))
+            content_type = response.headers.get("content-type", "")
+            return Answer(response.status_code, content_type, bytes(body))
 
 
 @contextmanager

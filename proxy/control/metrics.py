@@ -39,7 +39,9 @@ L = TypeVar("L", bound=tuple[str, ...])
 NONE = "none"
 OTHER = "other"
 """An endpoint that is not on the allow-list, a status that is none: labels stay a closed set."""
-_OWN_CODES = (400, 401, 404, 405, 408, 413, 429, 431, 502, 503, 504)
+_SWITCHED = 101
+"""The status of a tunnel, which lasts as long as its two sides like."""
+_OWN_CODES = (400, 401, 403, 404, 405, 408, 413, 426, 429, 431, 502, 503, 504)
 _ENGINE_CODES = (200, 400, 404, 413, 429, 500, 503)
 
 # From a cached prompt on an idle engine to a client's patience; finer where SLOs are set (0.2-2 s).
@@ -174,7 +176,7 @@ class Metrics(Deaf):
             self._first_token[name].add(record.first_token_seconds)
         if record.seconds_per_token is not None:
             self._per_token[name].add(record.seconds_per_token)
-        if record.outcome is not Outcome.ABANDONED:
+        if record.outcome is not Outcome.ABANDONED and record.status != _SWITCHED:
             self._duration[name].add(record.duration_seconds)
         if record.output_tokens:
             self._tokens.by[name] += record.output_tokens

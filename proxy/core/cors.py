@@ -76,6 +76,10 @@ class Cors:
             lines.append(_VARY)
         return tuple(lines)
 
+    def allows(self, request: Headers) -> bool:
+        """Whether `request` says that it comes from an origin whose pages may read our answers."""
+        return self._allowed(request) is not None
+
     def _allowed(self, request: Headers) -> bytes | None:
         """The origin of `request` as it came, None without one that is allowed."""
         origin = header(request, b"origin")

@@ -1,7 +1,7 @@
 """The allow-list: every path that is served, and what kind of work it is.
 
-What is not here is answered 404 and never reaches an engine. SGLang's own administration
-(`/flush_cache`, `/update_weights*`, ...) is not here on purpose.
+What is not here is answered 404 and never reaches an engine. Of SGLang's own administration what
+both servers can do alike is here, for who presents the key for it; to all others it is not there.
 """
 
 import re
@@ -19,6 +19,9 @@ class Kind(StrEnum):
     STATE = "state"  # touches what lives in one server: base only
     MODEL = "model"  # any server can answer: base first; not load
     OWN = "own"  # answered here
+    PAIR = "pair"  # answered here, of what both servers say; not load
+    ADMINISTRATION = "administration"  # done by both servers, for who has the key for it
+    WITHHELD = "withheld"  # administration that a pair cannot take; refused to who has that key
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +40,41 @@ class Endpoint:
     Only where SGLang itself sends the head with the first token, so that nothing is delayed.
     """
     needs_key: bool = True
+    stream_dialect: Dialect | None = None
+    """How its streams are read where its body is not."""
+    tunnel: bool = False
+    """Whether it is a WebSocket: a GET that asks for an upgrade, and then bytes both ways."""
+    reserved: bool = False
+    """Whether it is there for some only: where it is configured, or for who presents a key."""
+
+    @property
+    def is_errand(self) -> bool:
+        """Whether its answer is ours, and somebody has to be asked for it."""
+        # A dialect first: it is what most requests have, and costs least to look at.
+        return self.dialect is None and self.kind in _ERRANDS
+
+    @property
+    def by_admin(self) -> bool:
+        """Whether it is there for who presents the key for administration, and needs no other."""
+        return self.reserved and self.kind is not Kind.PAIR
 
 
+_ERRANDS = (Kind.PAIR, Kind.ADMINISTRATION)
 _POST = ("POST",)
+_POST_OR_PUT = ("POST", "PUT")
+"""SGLang takes both for the same on four of its paths."""
 _GET = ("GET", "HEAD")
+_BOTH = ("GET", "POST")
 
 
-def _generation(path: str, dialect: Dialect, *, holds_head: bool = False) -> Endpoint:
-    return Endpoint(path, Kind.GENERATION, _POST, dialect, holds_head)
+def _generation(
+    path: str,
+    dialect: Dialect,
+    *,
+    methods: tuple[str, ...] = _POST,
+    holds_head: bool = False,
+) -> Endpoint:
+    return Endpoint(path, Kind.GENERATION, methods, dialect, holds_head)
 
 
 ENDPOINTS: tuple[Endpoint, ...] = (
@@ -52,7 +82,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     _generation("/v1/completions", Dialect.OPENAI_COMPLETIONS, holds_head=True),
     _generation("/v1/responses", Dialect.OPENAI_RESPONSES),
     _generation("/v1/messages", Dialect.ANTHROPIC),
-    _generation("/generate", Dialect.GENERATE),
+    _generation("/generate", Dialect.GENERATE, methods=_POST_OR_PUT),
     _generation("/api/chat", Dialect.OLLAMA_CHAT),
     _generation("/api/generate", Dialect.OLLAMA_GENERATE),
     _generation("/invocations", Dialect.OPENAI_CHAT),
@@ -64,20 +94,23 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         Endpoint(path, Kind.MODEL, _POST)
         for path in (
             "/v1/embeddings",
-            "/v1/rerank",
             "/v1/score",
+            "/v1/decisions",
             "/v1/classify",
-            "/classify",
-            "/encode",
+            "/v1/systemone",
             "/tokenize",
             "/detokenize",
             "/v1/tokenize",
             "/v1/detokenize",
             "/v1/messages/count_tokens",
-            "/v1/audio/transcriptions",
+            "/parse_function_call",
+            "/separate_reasoning",
             "/api/show",
         )
     ),
+    *(Endpoint(path, Kind.MODEL, _POST_OR_PUT) for path in ("/encode", "/classify", "/v1/rerank")),
+    Endpoint("/v1/audio/transcriptions", Kind.MODEL, _POST, stream_dialect=Dialect.OPENAI_CHAT),
+    Endpoint("/v1/realtime", Kind.MODEL, ("GET",), tunnel=True),
     *(
         Endpoint(path, Kind.MODEL, _GET)
         for path in (
@@ -91,6 +124,44 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *(
         Endpoint(path, Kind.OWN, _GET, needs_key=False)
         for path in ("/livez", "/readyz", "/health", "/health_generate", "/ready", "/ping")
+    ),
+    Endpoint("/server_info", Kind.PAIR, _GET),
+    Endpoint("/get_server_info", Kind.PAIR, _GET),
+    Endpoint("/v1/loads", Kind.PAIR, _GET),
+    Endpoint("/metrics", Kind.PAIR, _GET, reserved=True),
+    *(
+        Endpoint(path, Kind.ADMINISTRATION, methods, reserved=True)
+        for path, methods in (
+            ("/flush_cache", _BOTH),
+            ("/abort_request", _POST),
+            ("/load_lora_adapter", _POST),
+            ("/unload_lora_adapter", _POST),
+            ("/pause_generation", _POST),
+            ("/continue_generation", _POST),
+            ("/configure_logging", _BOTH),
+            ("/start_profile", _BOTH),
+            ("/stop_profile", _BOTH),
+        )
+    ),
+    *(
+        Endpoint(path, Kind.WITHHELD, methods, reserved=True)
+        for path, methods in (
+            ("/update_weights_from_disk", _POST),
+            ("/update_weights_from_tensor", _POST),
+            ("/update_weights_from_distributed", _POST),
+            ("/update_weights_from_ipc", _POST),
+            ("/begin_weight_update", _POST),
+            ("/end_weight_update", _POST),
+            ("/init_weights_update_group", _POST),
+            ("/destroy_weights_update_group", _POST),
+            ("/init_weights_send_group_for_remote_instance", _POST),
+            ("/send_weights_to_remote_instance", _POST),
+            ("/update_weight_version", _POST),
+            ("/get_weights_by_name", _BOTH),
+            ("/release_memory_occupation", _BOTH),
+            ("/resume_memory_occupation", _BOTH),
+            ("/weights_checker", _BOTH),
+        )
     ),
 )
 

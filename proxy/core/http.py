@@ -60,7 +60,8 @@ _NOT_TO_CLIENT_WITHOUT_LENGTH = _NOT_TO_CLIENT | {b"content-length"}
 _KEEP_ALIVE = frozenset({b"keep-alive", b"Keep-Alive"})
 """A `Connection` that names nothing that would pass: nearly every one there is."""
 _ONCE = (b"host", b"content-length", b"transfer-encoding")
-_NO_CONTENT = 204
+_WITHOUT_LENGTH = frozenset({101, 204})
+"""What has no body, and no length either: RFC 9110 section 8.6."""
 _REQUEST_ID = re.compile(rb"[!-~]{1,128}")
 
 _NONE_REPEATED: Final[frozenset[bytes]] = frozenset()
@@ -218,7 +219,7 @@ def client_head(
 
     Where there can be no body, a length has no place (RFC 9110 section 8.6).
     """
-    dropped = _NOT_TO_CLIENT_WITHOUT_LENGTH if status == _NO_CONTENT else _NOT_TO_CLIENT
+    dropped = _NOT_TO_CLIENT_WITHOUT_LENGTH if status in _WITHOUT_LENGTH else _NOT_TO_CLIENT
     lines = [b"HTTP/1.1 %d %s" % (status, phrase)]
     lines += _passing(headers, dropped)
     lines += added

@@ -21,6 +21,15 @@ class Client(Protocol):
     def pass_over_body(self) -> bool:
         """Read on past the body of a request that is answered at its head; whether it was there."""
 
+    def take_ahead(self) -> bytes:
+        """What was sent behind the request, which is no HTTP; nor is what comes from now on."""
+
+    def hold_back(self) -> None:
+        """Take nothing from it."""
+
+    def go_on(self) -> None:
+        """Take again."""
+
     def cut(self) -> None:
         """End now; not so that it could pass for the end of an answer."""
 

@@ -3,13 +3,15 @@
 from typing import Final
 
 from proxy.core.answers import error_event
+from proxy.core.errands import Reply
 from proxy.core.http import Framing, client_head, decision_lines
 from proxy.core.places import Place
 from proxy.core.sse import StreamWatch
+from proxy.core.upgrade import UPGRADE_LINES
 from proxy.data.client import Client
 from proxy.data.front import Front
 from proxy.data.ledger import Account
-from proxy.data.own import refusal_answer
+from proxy.data.own import errand_answer, refusal_answer
 from proxy.data.reader import RequestHead
 from proxy.data.response import ResponseHead, connection_line, framing_for
 from proxy.errors import Refusal
@@ -52,6 +54,22 @@ class ClientAnswer:
             )
         )
 
+    def switch(self, response: ResponseHead, place: Place) -> None:
+        """Write the engine's agreement to a tunnel; what follows is written by that."""
+        account = self._account
+        account.status = response.status
+        self._client.keep_alive = False
+        added = (*decision_lines(account.request_id, place.upstream, place.reason), *UPGRADE_LINES)
+        self._client.write(
+            client_head(
+                response.status,
+                response.phrase,
+                response.headers,
+                added=added,
+                framing=Framing.NONE,
+            )
+        )
+
     def go_on(self, pieces: list[bytes]) -> None:
         """Write the next `pieces` of its body."""
         self._account.passed(pieces)
@@ -75,9 +93,19 @@ class ClientAnswer:
         elif self.framing is _CHUNKED and watch is not None and watch.at_boundary:
             endpoint = self._account.endpoint
             assert endpoint is not None  # noqa: S101 - it is watched by its dialect
-            assert endpoint.dialect is not None  # noqa: S101
-            event = error_event(failure, endpoint.dialect)
+            dialect = endpoint.dialect or endpoint.stream_dialect
+            assert dialect is not None  # noqa: S101 - the same
+            event = error_event(failure, dialect)
             client.write(b"%x\r\n" % len(event), event, b"\r\n")
+
+    def tell(self, reply: Reply) -> None:
+        """Write an answer that was put together."""
+        client = self._client
+        client.write(
+            errand_answer(
+                reply, self._account, self._head, self._front, keep_alive=client.keep_alive
+            )
+        )
 
     def refuse(self, refusal: Refusal) -> None:
         """Write an answer of our own in its place."""

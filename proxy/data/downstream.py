@@ -96,6 +96,8 @@ class ClientConnection(asyncio.Protocol):
             self._is_last = False  # it goes on sending, whatever it has said
         if self._closing:
             return
+        if answering and self._pass_through(data):
+            return
         reader = self._reader
         reader.feed(data)
         if not answering and not self._continues:
@@ -108,6 +110,9 @@ class ClientConnection(asyncio.Protocol):
         if self._closing:
             self.flush()
             return self.unsent_bytes > 0
+        if self._relay is not None and self._relay.tunnel is not None:
+            self._relay.client_finished()
+            return True
         self.cut()
         return None
 
@@ -151,6 +156,20 @@ class ClientConnection(asyncio.Protocol):
     def pass_over_body(self) -> bool:
         """Read on past the body of a request that is answered at its head; whether it was there."""
         return isinstance(self._reader.next(), (bytes, bytearray))
+
+    def take_ahead(self) -> bytes:
+        """What was sent behind a request, and is no HTTP, nor anything after it."""
+        return self._reader.take_ahead()
+
+    def hold_back(self) -> None:
+        """Do not read, for an engine that does not either."""
+        if self._out.transport is not None and not self._deaf:
+            self._out.transport.pause_reading()
+            self._deaf = True
+
+    def go_on(self) -> None:
+        """Read again."""
+        self._hear()
 
     def failed(self, fault: Exception) -> None:
         """A fault of ours in the request that runs: report it, and give the connection up."""
@@ -225,6 +244,14 @@ class ClientConnection(asyncio.Protocol):
         """Whether a request is past its body, so that the next has to wait."""
         return self._relay is not None and not self._relay.reading
 
+    def _pass_through(self, data: bytes) -> bool:
+        """Send what comes through a tunnel, if there is one; whether there is."""
+        relay = self._relay
+        if relay is None or relay.tunnel is None:
+            return False
+        relay.tunnel.from_client(data)
+        return True
+
     def _advance(self) -> None:
         """Read as many requests as can be answered, in order, one at a time.
 
@@ -286,12 +313,14 @@ class ClientConnection(asyncio.Protocol):
         what is beyond the bound is dropped, and the connection ends with this answer. While none
         runs the client can wait.
         """
-        if self._answering:
+        relay = self._relay
+        if relay is None or relay.reading:
+            self.hold_back()
+        elif relay.wants_tunnel:
+            self.cut()  # what is dropped would be missed, and no WebSocket begins like this
+        else:
             self._reader.close()
             self.keep_alive = False
-        elif self._out.transport is not None and not self._deaf:
-            self._out.transport.pause_reading()
-            self._deaf = True
 
     def _hear(self) -> None:
         """Read again from a client that had to wait, as soon as a request runs or there is room."""
@@ -312,12 +341,14 @@ class ClientConnection(asyncio.Protocol):
     def _request_begins(self, head: RequestHead, now: float) -> None:
         front = self._front
         endpoint = find(head.path)
+        if endpoint is not None and endpoint.reserved and not front.offers(endpoint, head):
+            endpoint = None
         self.keep_alive = head.keep_alive
         self._is_last = not head.keep_alive
         if endpoint is not None and endpoint.kind is Kind.OWN and head.method in endpoint.methods:
             self._answer_own(head, endpoint)
             return
-        if endpoint is not None and head.method == "OPTIONS":
+        if endpoint is not None and head.method == "OPTIONS" and not endpoint.by_admin:
             allowed = front.cors.preflight(head.headers, endpoint.methods)
             if allowed is not None:
                 self._answer_preflight(head, endpoint, allowed, now)

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from proxy.core.errands import Reply, Result
 from proxy.core.places import Evidence, Place
 from proxy.core.sse import StreamWatch
 from proxy.core.words import Outcome, RetryCause, UpstreamName
@@ -18,6 +19,16 @@ from proxy.errors import Refusal
 
 class RequestRead(Struct, frozen=True):
     """The whole request is here."""
+
+
+class ErrandRead(Struct, frozen=True):
+    """The whole request is here, and its answer is ours: somebody is to be asked for it."""
+
+
+class ErrandOver(Struct, frozen=True):
+    """The answer that was asked for, or why there is none."""
+
+    result: Result
 
 
 class Placed(Struct, frozen=True):
@@ -83,12 +94,18 @@ class ClientGone(Struct, frozen=True):
     """The client has left."""
 
 
+class ClientFinished(Struct, frozen=True):
+    """The client sends nothing more into its tunnel, and may still read."""
+
+
 class Expired(Struct, frozen=True):
     """The exchange's deadline has passed."""
 
 
 Event: TypeAlias = (
     RequestRead
+    | ErrandRead
+    | ErrandOver
     | Placed
     | NotPlaced
     | Queued
@@ -100,6 +117,7 @@ Event: TypeAlias = (
     | ResponseEnded
     | EngineLost
     | ClientGone
+    | ClientFinished
     | Expired
 )
 
@@ -109,6 +127,20 @@ Event: TypeAlias = (
 
 class Ask(Struct, frozen=True):
     """Ask for a place."""
+
+
+class RunErrand(Struct, frozen=True):
+    """Have the answer put together."""
+
+
+class CancelErrand(Struct, frozen=True):
+    """Nobody waits for that answer any more."""
+
+
+class Tell(Struct, frozen=True):
+    """Send the client the answer that was put together."""
+
+    reply: Reply
 
 
 class AskOther(Struct, frozen=True):
@@ -147,6 +179,14 @@ class SendHead(Struct, frozen=True):
     """Send the response's head to the client, and what was held with it."""
 
 
+class OpenTunnel(Struct, frozen=True):
+    """From now on pass what comes from either side to the other."""
+
+
+class FinishSending(Struct, frozen=True):
+    """Tell the engine that nothing more comes through the tunnel."""
+
+
 class DropEngine(Struct, frozen=True):
     """Close the engine's connection, or give up making one, at once."""
 
@@ -182,12 +222,17 @@ class Cut(Struct, frozen=True):
 
 Command: TypeAlias = (
     Ask
+    | RunErrand
+    | CancelErrand
+    | Tell
     | AskOther
     | GiveBack
     | LeaveRoom
     | Connect
     | Send
     | SendHead
+    | OpenTunnel
+    | FinishSending
     | DropEngine
     | KeepEngine
     | Finish

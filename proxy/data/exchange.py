@@ -8,6 +8,7 @@ since there are tens of thousands of them a second.
     state        what is so
     ----------   ---------------------------------------------------------------------------
     READING      the head is here and accepted; the body is coming in
+    ERRAND       all is here, and the answer is ours; who is asked for it has not answered yet
     WAITING      all is here; a place has been asked for
     CONNECTING   a place is held; there is no connection yet
     AWAITING     the request is out; nothing has come back
@@ -15,6 +16,7 @@ since there are tens of thousands of them a second.
     RETRYING     the first upstream failed or refused; a place at the other has been asked for
                  (what was never sent may wait for it, and is WAITING again)
     RELAYING     the head has gone to the client: nothing is retried, nothing can be taken back
+    TUNNEL       the engine has switched protocols: bytes pass both ways, and mean nothing here
     ENDED        the place is given back, the outcome counted; nothing more happens
 
 Every ending is one transition into ENDED, which emits `Finish` exactly once, so a lease cannot
@@ -34,6 +36,8 @@ from proxy.data.events import (
     Answer,
     Ask,
     AskOther,
+    CancelErrand,
+    ClientFinished,
     ClientGone,
     Commands,
     Connect,
@@ -43,26 +47,33 @@ from proxy.data.events import (
     DropEngine,
     EndAnswer,
     EngineLost,
+    ErrandOver,
+    ErrandRead,
     Event,
     Expired,
     Finish,
+    FinishSending,
     FirstEventRead,
     GiveBack,
     HeadRead,
     KeepEngine,
     LeaveRoom,
     NotPlaced,
+    OpenTunnel,
     Placed,
     Queued,
     Refused,
     RequestRead,
     ResponseEnded,
+    RunErrand,
     Send,
     SendHead,
+    Tell,
 )
 from proxy.data.settings import Timeouts
 from proxy.errors import (
     IllegalEvent,
+    InternalError,
     Refusal,
     UpstreamConnect,
     UpstreamFault,
@@ -77,6 +88,15 @@ engine when we used it; later, the engine may have begun to work."""
 MAX_HELD_BYTES = 65536
 """A stream's head is held no longer than this much of a first event."""
 
+ERRAND_GRACE_SECONDS = 5.0
+"""Beyond `timeouts.response`, within which an errand ends by itself and can say of whom it has not
+heard; past it nobody is waited for."""
+
+HALF_CLOSED_SECONDS = 10.0
+"""For which an engine may go on after its client has said that it sends no more: that of the
+closing handshake of common WebSocket libraries."""
+
+_SWITCHING = 101
 _REFUSALS = frozenset({429, 503})
 _REFUSAL_EVENT = 503
 """SGLang's full queue, told as the first event of a stream that it has begun with 200."""
@@ -86,20 +106,26 @@ class State(Enum):
     """Where a request stands."""
 
     READING = auto()
+    ERRAND = auto()
     WAITING = auto()
     CONNECTING = auto()
     AWAITING = auto()
     HOLDING = auto()
     RETRYING = auto()
     RELAYING = auto()
+    TUNNEL = auto()
     ENDED = auto()
 
     __hash__ = object.__hash__  # Enum's is a Python call, for each event
 
 
 _ASK: Final = Ask()
+_RUN_ERRAND: Final = RunErrand()
+_CANCEL_ERRAND: Final = CancelErrand()
 _LEAVE_ROOM: Final = LeaveRoom()
 _SEND_HEAD: Final = SendHead()
+_OPEN_TUNNEL: Final = OpenTunnel()
+_FINISH_SENDING: Final = FinishSending()
 _DROP_ENGINE: Final = DropEngine()
 _KEEP_ENGINE: Final = KeepEngine()
 _END_ANSWER: Final = EndAnswer()
@@ -110,6 +136,7 @@ class Exchange:
 
     __slots__ = (
         "_failure",
+        "_half_closed",
         "_last_passed",
         "_paused",
         "_retried",
@@ -147,6 +174,8 @@ class Exchange:
         self._retried = False
         self._failure: Refusal | None = None
         self._last_passed: float | None = None
+        self._half_closed = False
+        """Whether the client of a tunnel sends nothing more."""
         self._paused = False
         self.was_paused = False
         """Whether the engine has ever waited for a slow client."""
@@ -177,6 +206,12 @@ class Exchange:
         if watch is not None:
             for piece in pieces:
                 watch.feed(piece, now)
+
+    def tunnelled(self, now: float) -> None:
+        """Bytes go through the tunnel, either way; both sides' pings keep it open."""
+        if not self._half_closed:
+            self._last_passed = now
+            self.deadline = now + self._timeouts.between_chunks
 
     @property
     def speaks(self) -> bool:
@@ -215,6 +250,30 @@ class Exchange:
     def _gone_waiting(self, _event: ClientGone, _now: float) -> Commands:
         return (_LEAVE_ROOM, *self._end(Outcome.ABANDONED))
 
+    # ERRAND
+
+    def _errand_read(self, _event: ErrandRead, now: float) -> Commands:
+        self.state = State.ERRAND
+        self.deadline = now + self._timeouts.response + ERRAND_GRACE_SECONDS
+        return (_RUN_ERRAND,)
+
+    def _errand_over(self, event: ErrandOver, _now: float) -> Commands:
+        result = event.result
+        if isinstance(result, Refusal):
+            ours = isinstance(result, InternalError)
+            return self._answer(result, Outcome.FAILED if ours else Outcome.REJECTED)
+        failed = result.status in _REFUSALS or result.status >= 500  # noqa: PLR2004 - HTTP's classes
+        outcome = Outcome.FAILED if failed else Outcome.OK
+        return (*self._end(outcome, refusal=result.refusal), Tell(result))
+
+    def _gone_asking(self, _event: ClientGone, _now: float) -> Commands:
+        return (_CANCEL_ERRAND, *self._end(Outcome.ABANDONED))
+
+    def _errand_expired(self, _event: Expired, _now: float) -> Commands:
+        seconds = self._timeouts.response + ERRAND_GRACE_SECONDS
+        failure = UpstreamTimeout(f"there was no answer to give within {seconds:g} s")
+        return (_CANCEL_ERRAND, *self._answer(failure, Outcome.FAILED))
+
     # CONNECTING
 
     def _connected(self, event: Connected, now: float) -> Commands:
@@ -246,14 +305,21 @@ class Exchange:
 
     # AWAITING
 
-    def _head_read(self, event: HeadRead, _now: float) -> Commands:
+    def _head_read(self, event: HeadRead, now: float) -> Commands:
         self.status = event.status
         self.watch = event.watch
+        if event.watch is not None and not self.streams:  # what was asked for we could not read
+            self.streams = True
+            self.deadline = now + self._patience()
         if event.status in _REFUSALS and not self._retried:
             return self._ask_other(RetryCause.REFUSAL, Evidence.NONE, None)
         if self.holds_head and event.watch is not None and event.status < 300:  # noqa: PLR2004
             self.state = State.HOLDING
             return ()
+        if event.status == _SWITCHING:
+            self.state = State.TUNNEL
+            self.tunnelled(now)
+            return (_SEND_HEAD, _OPEN_TUNNEL)
         return self._relay()
 
     def _lost_awaiting(self, event: EngineLost, now: float) -> Commands:
@@ -344,6 +410,36 @@ class Exchange:
         end = self._end(Outcome.FAILED, Evidence.BAD, failure)
         return (_DROP_ENGINE, *end, Cut(failure))
 
+    # TUNNEL: what is no load says nothing of an engine's health, and its ends would say least: who
+    # closes a connection into which the other still sends resets it.
+
+    def _tunnel_over(self, _event: Event, _now: float) -> Commands:
+        return (_DROP_ENGINE, *self._end(Outcome.OK), _END_ANSWER)
+
+    def _client_finished(self, _event: ClientFinished, now: float) -> Commands:
+        if self._half_closed:  # TLS's goodbye and FIN say the same
+            return ()
+        self._half_closed = True
+        self.deadline = now + HALF_CLOSED_SECONDS
+        return (_FINISH_SENDING,)
+
+    def _tunnel_lost(self, event: EngineLost, now: float) -> Commands:
+        if self._half_closed:
+            return self._tunnel_over(event, now)
+        name = self._place_held().upstream
+        return self._break_tunnel(UpstreamReset(f"{name} broke off the tunnel: {event.why}"))
+
+    def _tunnel_silent(self, event: Expired, now: float) -> Commands:
+        if self._half_closed:
+            return self._tunnel_over(event, now)
+        silent = now - (self._last_passed or now)
+        why = f"nothing has gone through the tunnel for {silent:.0f} s"
+        return self._break_tunnel(UpstreamTimeout(why))
+
+    def _break_tunnel(self, failure: UpstreamFault) -> Commands:
+        end = self._end(Outcome.FAILED, refusal=failure)
+        return (_DROP_ENGINE, *end, _END_ANSWER)
+
     # what several of them do
 
     def _place_held(self) -> Place:
@@ -418,8 +514,14 @@ class Exchange:
 TRANSITIONS: Final[Mapping[State, Mapping[type[Event], Callable[..., Commands]]]] = {
     State.READING: {
         RequestRead: Exchange._request_read,
+        ErrandRead: Exchange._errand_read,
         Refused: Exchange._refused,
         ClientGone: Exchange._gone_before_place,
+    },
+    State.ERRAND: {
+        ErrandOver: Exchange._errand_over,
+        ClientGone: Exchange._gone_asking,
+        Expired: Exchange._errand_expired,
     },
     State.WAITING: {
         Placed: Exchange._placed,
@@ -457,6 +559,13 @@ TRANSITIONS: Final[Mapping[State, Mapping[type[Event], Callable[..., Commands]]]
         EngineLost: Exchange._lost_relaying,
         ClientGone: Exchange._gone_relaying,
         Expired: Exchange._too_late_relaying,
+    },
+    State.TUNNEL: {
+        ResponseEnded: Exchange._tunnel_over,
+        EngineLost: Exchange._tunnel_lost,
+        ClientFinished: Exchange._client_finished,
+        ClientGone: Exchange._tunnel_over,
+        Expired: Exchange._tunnel_silent,
     },
     State.ENDED: {},
 }

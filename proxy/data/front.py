@@ -9,7 +9,9 @@ from proxy.core.cors import Cors
 from proxy.core.dispatch import Dispatcher
 from proxy.core.eligibility import Eligibility, Rule, Traits, Verdict, judge
 from proxy.core.endpoints import Endpoint, Kind
+from proxy.core.errands import Desk
 from proxy.core.http import RequestIds
+from proxy.core.keys import presented
 from proxy.core.observer import Observer, Record
 from proxy.core.peek import peek
 from proxy.core.route import Need
@@ -19,6 +21,7 @@ from proxy.data.lane import Lane
 from proxy.data.ledger import PLAIN
 from proxy.data.outbox import Outbox
 from proxy.data.pool import Pool
+from proxy.data.reader import RequestHead
 from proxy.data.settings import FrontSettings
 
 if TYPE_CHECKING:  # each holds the other
@@ -43,6 +46,7 @@ class Front:
     """Shared by all client connections of one listener."""
 
     __slots__ = (
+        "admin_keyring",
         "allow_override",
         "buffered",
         "clock",
@@ -50,6 +54,7 @@ class Front:
         "connects_without_descriptor",
         "cors",
         "descriptors_suffice_for",
+        "desk",
         "dispatcher",
         "engines",
         "handshakes",
@@ -60,6 +65,7 @@ class Front:
         "observer",
         "open_requests",
         "outbox",
+        "serves_metrics",
         "timeouts",
         "told",
     )
@@ -68,6 +74,7 @@ class Front:
         self,
         *,
         dispatcher: Dispatcher,
+        desk: Desk,
         observer: Observer,
         engines: Mapping[UpstreamName, EngineSide],
         settings: FrontSettings,
@@ -77,6 +84,7 @@ class Front:
         outbox: Outbox,
     ) -> None:
         self.dispatcher = dispatcher
+        self.desk = desk
         self.observer = observer
         self.engines = engines
         self.ids = ids
@@ -104,6 +112,8 @@ class Front:
         self.limits = settings.limits
         self.timeouts = settings.timeouts
         self.keyring = settings.keyring
+        self.admin_keyring = settings.admin_keyring
+        self.serves_metrics = settings.serves_metrics
         self.allow_override = settings.allow_override
 
     @property
@@ -129,6 +139,12 @@ class Front:
         """A request that was opened has ended."""
         self.open_requests -= 1
         self.observer.ended(record)
+
+    def offers(self, endpoint: Endpoint, head: RequestHead) -> bool:
+        """Whether a path that is reserved is there for who sends `head`."""
+        if endpoint.kind is Kind.PAIR:
+            return self.serves_metrics
+        return self.admin_keyring.name_of(presented(head.headers, head.first)) is not None
 
     @property
     def estimates_prompts(self) -> bool:

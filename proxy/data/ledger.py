@@ -20,6 +20,10 @@ OTHER = "other"
 """The endpoint of what has none: a path that is not served, or no request at all."""
 
 
+ADMIN_KEY = "admin_api_key"
+"""The name under which the key for administration is logged, as those of clients are by theirs."""
+
+
 class Account:
     """One request's times and counts. Seconds are monotonic stamps until `closed`."""
 
@@ -168,10 +172,12 @@ class Account:
 
     def _add_tokens(self, record: Record, exchange: Exchange) -> None:
         watch = exchange.watch
+        dialect = None if self.endpoint is None else self.endpoint.dialect
+        if dialect is None:
+            return  # what is no generation has times and tokens of another kind
         if watch is None:
-            dialect = None if self.endpoint is None else self.endpoint.dialect
             complete = self.response_bytes <= MAX_NOTED_BYTES
-            if self._noted and complete and dialect is not None and record.outcome is Outcome.OK:
+            if self._noted and complete and record.outcome is Outcome.OK:
                 record.output_tokens = usage_of(b"".join(self._noted), dialect)
             return
         first, last, tokens = watch.first_token_at, watch.last_token_at, watch.completion_tokens

@@ -4,7 +4,9 @@ from http import HTTPStatus
 
 from proxy.core.answers import refusal_body
 from proxy.core.endpoints import Endpoint
+from proxy.core.errands import Reply
 from proxy.core.http import decision_lines
+from proxy.core.upgrade import UPGRADE_LINES
 from proxy.core.words import Outcome
 from proxy.data.front import Front
 from proxy.data.ledger import Account
@@ -31,10 +33,24 @@ def refusal_answer(
         lines.append(b"retry-after: %d" % refusal.retry_after)
     if isinstance(refusal, MethodNotAllowed):
         lines.append(b"allow: " + ", ".join(refusal.allow).encode())
+    if refusal.status == HTTPStatus.UPGRADE_REQUIRED:
+        lines += (*UPGRADE_LINES, b"sec-websocket-version: 13")
     if refusal.status == HTTPStatus.UNAUTHORIZED:
         lines.append(b"www-authenticate: Bearer")
     lines += front.cors.lines(() if head is None else head.headers)
     return answer(refusal.status, lines, body, head, keep_alive=keep_alive)
+
+
+def errand_answer(
+    reply: Reply, account: Account, head: RequestHead, front: Front, *, keep_alive: bool
+) -> bytes:
+    """The whole answer that was put together for a request."""
+    lines = [
+        b"content-type: " + reply.content_type.encode("latin-1"),
+        b"x-request-id: " + account.request_id,
+        *front.cors.lines(head.headers),
+    ]
+    return answer(reply.status, lines, reply.body, head, keep_alive=keep_alive)
 
 
 def own_answer(path: str, head: RequestHead, front: Front, *, keep_alive: bool) -> bytes:

@@ -194,6 +194,12 @@ class RequestReader:
                 return self._too_large("more")
             return self._refuse(BadRequest(f"not HTTP that is accepted here: {fault}"))
 
+    def take_ahead(self) -> bytes:
+        """Give away what was received and not read: it is no HTTP, and nothing is after it."""
+        ahead = self._pending
+        self.close()
+        return ahead
+
     def close(self) -> None:
         """Forget everything; the parser holds references to this, and this to the parser."""
         if self.dead:

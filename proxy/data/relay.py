@@ -9,26 +9,32 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from proxy.core.endpoints import Endpoint
-from proxy.core.http import Framing, engine_head
+from proxy.core.errands import Reply, Result
+from proxy.core.http import Framing
 from proxy.core.places import UNTOLD, Answer, Place, Ticket
 from proxy.core.words import Outcome, RetryCause
 from proxy.data import events as ev
 from proxy.data import exchange as ex
 from proxy.data.client import Client
 from proxy.data.client_answer import ClientAnswer
+from proxy.data.engine_request import request_head, upgrade_head
+from proxy.data.errand import DeskVisit
 from proxy.data.front import EngineSide, Front
 from proxy.data.held_body import HeldBody
-from proxy.data.ledger import Account
+from proxy.data.ledger import PLAIN, Account
 from proxy.data.pool import Connecting
 from proxy.data.reader import RequestHead
 from proxy.data.response import ResponseHead, watch_for
+from proxy.data.tunnel import Tunnel
 from proxy.data.upstream import EngineConnection
-from proxy.errors import Refusal
+from proxy.errors import Draining, Refusal
 
 _READING: Final = ex.State.READING
 _HOLDING: Final = ex.State.HOLDING
+_TUNNEL: Final = ex.State.TUNNEL
 _CHUNKED: Final = Framing.CHUNKED
 _REQUEST_READ: Final = ev.RequestRead()
+_ERRAND_READ: Final = ev.ErrandRead()
 _REUSED: Final = ev.Connected(reused=True)
 
 
@@ -45,9 +51,11 @@ class Relay:
         "_response",
         "_side",
         "_ticket",
+        "_visit",
         "account",
         "answer",
         "exchange",
+        "tunnel",
     )
 
     def __init__(self, front: Front, client: Client, head: RequestHead, account: Account) -> None:
@@ -63,15 +71,23 @@ class Relay:
         self._side: EngineSide | None = None
         """How the server of its place is spoken to; a reload must not exchange it underway."""
         self._ticket: Ticket | None = None
+        self._visit = DeskVisit(front)
         self._body = HeldBody(front)
         self._response: ResponseHead | None = None
         self._held: list[bytes] = []
+        self.tunnel: Tunnel | None = None
+        """What its bytes pass through, once both sides have switched protocols."""
         front.opened()
 
     @property
     def reading(self) -> bool:
         """Whether its body is still coming in."""
         return self.exchange.state is _READING and not self._body.whole
+
+    @property
+    def wants_tunnel(self) -> bool:
+        """Whether it has asked for a tunnel."""
+        return self._endpoint.tunnel
 
     @property
     def _endpoint(self) -> Endpoint:
@@ -114,6 +130,10 @@ class Relay:
             except Exception as fault:  # noqa: BLE001 - reported; the connection ends anyway
                 self._client.failed(fault)
 
+    def client_finished(self) -> None:
+        """The client of a tunnel sends nothing more, and may still read."""
+        self._told(ev.ClientFinished())
+
     def expired(self) -> None:
         """Its deadline has passed."""
         self._told(ev.Expired())
@@ -145,6 +165,17 @@ class Relay:
         """None came free."""
         self._ticket = None
         self._told(ev.Refused(refusal))
+
+    # Asker
+
+    def errand_over(self, result: Result) -> None:
+        """The desk has an answer for it, or none."""
+        self._visit.over()
+        if isinstance(result, Reply):
+            self.account.response_bytes = len(result.body)
+            if result.refusal is None:
+                self.account.status = result.status
+        self._told(ev.ErrandOver(result))
 
     def _told(self, event: ev.Event) -> None:
         """Go on with what the waiting has led to.
@@ -180,7 +211,8 @@ class Relay:
     def engine_head(self, head: ResponseHead) -> None:
         """The response begins."""
         self._response = head
-        watch = watch_for(head, self._endpoint.dialect)
+        endpoint = self._endpoint
+        watch = watch_for(head, endpoint.dialect or endpoint.stream_dialect)
         self.account.notes_answer = watch is None and head.plain_json
         self._process(ev.HeadRead(head.status, watch))
 
@@ -200,6 +232,19 @@ class Relay:
             self._client.write(framed)
         else:
             self.answer.go_on(pieces)
+
+    def engine_tunnelled(self, data: bytes) -> None:
+        """Bytes out of its tunnel."""
+        assert self.tunnel is not None  # noqa: S101 - it was opened when the head was told
+        self.tunnel.from_engine(data)
+
+    def engine_slow(self) -> None:
+        """The engine takes less than comes through the tunnel: let the client wait."""
+        self._client.hold_back()
+
+    def engine_caught_up(self) -> None:
+        """The engine has caught up."""
+        self._client.go_on()
 
     def engine_ended(self, *, reusable: bool) -> None:
         """The end of it."""
@@ -256,6 +301,19 @@ class Relay:
             return None
         return ev.Refused(answer)
 
+    def _run_errand(self, _command: ev.RunErrand, _now: float) -> ev.Event | None:
+        if self._front.dispatcher.draining:
+            return ev.ErrandOver(Draining("specswitch is shutting down"))
+        self._visit.start(self._head, self.account, self._body.content, self)
+        return None
+
+    def _cancel_errand(self, _command: ev.CancelErrand, _now: float) -> None:
+        self._visit.cancel()
+
+    def _tell(self, command: ev.Tell, _now: float) -> None:
+        self.answer.tell(command.reply)
+        self._client.request_over()
+
     def _ask_other(self, command: ev.AskOther, now: float) -> ev.Event:
         need = self.account.need
         assert need is not None  # noqa: S101 - a first place was asked for with it
@@ -290,28 +348,21 @@ class Relay:
         assert self._side is not None  # noqa: S101 - a fresh one replaces one that was used
         self._response = None
         self._held = []
-        self._engine = engine = self._side.pool.obtain(self, fresh=command.fresh)
+        fresh = command.fresh or self._endpoint.tunnel  # which gives none back
+        self._engine = engine = self._side.pool.obtain(self, fresh=fresh)
         return _REUSED if isinstance(engine, EngineConnection) else None
 
     def _send(self, command: ev.Send, _now: float) -> None:
-        engine, head, side = self._engine, self._head, self._side
+        engine, side, outbox = self._engine, self._side, self._front.outbox
         assert isinstance(engine, EngineConnection)  # noqa: S101 - it is connected
         assert side is not None  # noqa: S101 - it is connected by it
-        had_body = head.has_body or head.content_length is not None
-        block = engine_head(
-            b"GET" if head.method == "HEAD" else head.method.encode(),
-            head.target,
-            head.headers,
-            added=(
-                *side.lines,
-                b"x-request-id: " + self.account.request_id,
-                b"x-specswitch-attempt: %d" % command.attempt,
-            ),
-            body_length=len(self._body.content) if had_body else None,
-            # Its key is ours, if it had to have one when it came; a reload may have ended that.
-            drop_keys=side.has_key or self.account.key_name is not None,
-        )
-        engine.send(self, block, self._body.content, self._front.outbox)
+        head, account, attempt = self._head, self.account, command.attempt
+        if self._endpoint.tunnel:
+            engine.send_upgrade(self, upgrade_head(head, account, side, attempt=attempt), outbox)
+            return
+        body = self._body.content
+        block = request_head(head, account, side, attempt=attempt, body_bytes=len(body))
+        engine.send(self, block, body, outbox)
 
     def _finish(self, command: ev.Finish, now: float) -> None:
         """Give back what the request held, and tell of it; only then is the client told."""
@@ -342,12 +393,26 @@ class Relay:
         response = self._response
         assert response is not None  # noqa: S101 - it is what is sent
         self._body.let_go()  # nothing is retried from here on
-        self.answer.begin(response, self._place)
+        if self.exchange.state is _TUNNEL:
+            self.answer.switch(response, self._place)
+        else:
+            self.answer.begin(response, self._place)
         if self._client.slow:
             self.pause()  # what was answered before has not been read yet
         if self._held:
             held, self._held = self._held, []
             self.answer.go_on(held)
+
+    def _open_tunnel(self, _command: ev.OpenTunnel, _now: float) -> None:
+        engine, clock = self._engine, self._front.clock
+        assert isinstance(engine, EngineConnection)  # noqa: S101 - it has just answered
+        self.tunnel = Tunnel(self._client, engine, self.exchange, self.account, clock)
+        self.tunnel.open()
+
+    def _finish_sending(self, _command: ev.FinishSending, _now: float) -> None:
+        engine = self._engine
+        assert isinstance(engine, EngineConnection)  # noqa: S101 - the tunnel is open
+        engine.finish_sending()
 
     def _hold(self, pieces: list[bytes]) -> None:
         self._held += pieces
@@ -397,14 +462,22 @@ class Relay:
     def _decide(self, now: float) -> None:
         """Look into the body, and go on with what it says."""
         endpoint, body = self._endpoint, self._body.content
+        if endpoint.is_errand:
+            self.account.read(PLAIN, len(body), now)
+            self._process(_ERRAND_READ)
+            return
         traits = self._front.traits(endpoint, body)
         self.account.read(traits, len(body), now)
-        self.exchange.streams = traits.stream and endpoint.dialect is not None
+        # A tunnel is a stream as far as its head and its silences go.
+        self.exchange.streams = endpoint.tunnel or (traits.stream and endpoint.dialect is not None)
         self._process(_REQUEST_READ)
 
 
 TABLE: Final[Mapping[type[ev.Command], Callable[..., ev.Event | None]]] = {
     ev.Ask: Relay._ask,
+    ev.RunErrand: Relay._run_errand,
+    ev.CancelErrand: Relay._cancel_errand,
+    ev.Tell: Relay._tell,
     ev.AskOther: Relay._ask_other,
     ev.GiveBack: Relay._give_back,
     ev.LeaveRoom: Relay._leave_room,
@@ -413,6 +486,8 @@ TABLE: Final[Mapping[type[ev.Command], Callable[..., ev.Event | None]]] = {
     ev.DropEngine: Relay._drop_engine,
     ev.KeepEngine: Relay._keep_engine,
     ev.SendHead: Relay._send_head,
+    ev.OpenTunnel: Relay._open_tunnel,
+    ev.FinishSending: Relay._finish_sending,
     ev.EndAnswer: Relay._end_answer,
     ev.Answer: Relay._answer,
     ev.Cut: Relay._cut,

@@ -30,7 +30,7 @@ class ResponseHead:
         length = first.get(b"content-length")
         self.length = None if length is None else int(length)
         self.chunked = b"transfer-encoding" in first
-        self.bare = status in {204, 304}
+        self.bare = status in {101, 204, 304}
         self.media_type = first.get(b"content-type", b"").partition(b";")[0].strip().lower()
         """The content type without its parameters, lower case."""
         self.encoded = b"content-encoding" in first

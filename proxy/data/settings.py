@@ -41,5 +41,9 @@ class FrontSettings:
     limits: Limits
     timeouts: Timeouts
     keyring: Keyring
+    admin_keyring: Keyring
+    """The key for SGLang's administration; empty: nobody gets at it."""
+    serves_metrics: bool
+    """Whether the pair's metrics are among the paths that are served."""
     allow_override: bool
     """Whether a client may choose its upstream."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 import httptools
 
 from proxy.core.http import transfer_codings
+from proxy.core.upgrade import agrees
 from proxy.data.outbox import Outbox
 from proxy.data.response import ResponseHead
 from proxy.errors import Refusal
@@ -60,6 +61,15 @@ class Sink(Protocol):
     def engine_lost(self, *, silent: bool, why: str) -> None:
         """The connection broke before it was."""
 
+    def engine_tunnelled(self, data: bytes) -> None:
+        """Bytes out of a tunnel."""
+
+    def engine_slow(self) -> None:
+        """It takes what comes through its tunnel more slowly than that comes."""
+
+    def engine_caught_up(self) -> None:
+        """It has taken it."""
+
     def engine_flush(self) -> None:
         """That was all of one read."""
 
@@ -99,6 +109,7 @@ class EngineConnection(asyncio.Protocol):
     """One connection to an engine."""
 
     __slots__ = (
+        "_ahead",
         "_chunk_over",
         "_complete",
         "_fault",
@@ -107,6 +118,7 @@ class EngineConnection(asyncio.Protocol):
         "_headers",
         "_headless",
         "_keeps_alive",
+        "_offers_upgrade",
         "_out",
         "_parser",
         "_paused",
@@ -117,6 +129,7 @@ class EngineConnection(asyncio.Protocol):
         "_silent",
         "_sink",
         "_transport",
+        "_tunnels",
         "_waiting",
         "_whole_chunks",
         "idle_since",
@@ -131,6 +144,11 @@ class EngineConnection(asyncio.Protocol):
         """Sees what has come and is not read."""
         self._sink: Sink | None = None
         self._paused = False
+        self._offers_upgrade = False
+        """Whether a tunnel was asked for; then this connection serves nothing else."""
+        self._tunnels = False
+        """Whether the engine has agreed: nothing is HTTP any more."""
+        self._ahead = b""
         self._out = b""
         self.served = False
         """Whether a request was ever sent over it."""
@@ -190,6 +208,30 @@ class EngineConnection(asyncio.Protocol):
             self._out = head + body
             outbox.add(self)
 
+    def send_upgrade(self, sink: Sink, head: bytes, outbox: Outbox) -> None:
+        """Send a request for a tunnel, for `sink`."""
+        self._offers_upgrade = True
+        self.send(sink, head, b"", outbox)
+
+    def take_ahead(self) -> bytes:
+        """What came out of the tunnel in the read that opened it."""
+        ahead, self._ahead = self._ahead, b""
+        return ahead
+
+    def pass_on(self, data: bytes) -> None:
+        """Send what came through the tunnel, as it came; nothing where it is about to end."""
+        transport = self._open_transport()
+        if not transport.is_closing():
+            transport.write(data)
+
+    def finish_sending(self) -> None:
+        """Say that nothing more comes through the tunnel."""
+        transport = self._open_transport()
+        if transport.can_write_eof():
+            transport.write_eof()
+        else:
+            transport.close()  # the loop's TLS has no half of an end
+
     def flush(self) -> None:
         """Send what waits in an outbox."""
         out, self._out = self._out, b""
@@ -242,7 +284,7 @@ class EngineConnection(asyncio.Protocol):
         """Bytes from the engine."""
         sink = self._sink
         if sink is None or self._parser is None or self._out:
-            self._speaks_unasked(sink)
+            self._beside_answers(sink, data)
             return
         self._silent = False
         # At a boundary, a chunk that is whole leaves the parser where it was: it need not see it.
@@ -262,7 +304,7 @@ class EngineConnection(asyncio.Protocol):
         """The engine has closed its side; for some answers that is the end."""
         sink = self._sink
         told = self._head if self._head_told and self._fault is None else None
-        if sink is not None and told is not None and told.until_close:
+        if sink is not None and told is not None and (told.until_close or self._tunnels):
             self._sink = None
             tell(sink, lambda sink: sink.engine_ended(reusable=False))
         return None
@@ -276,6 +318,18 @@ class EngineConnection(asyncio.Protocol):
         if sink is not None:
             why = "the connection was closed" if exc is None else f"{exc}"
             tell(sink, lambda sink: sink.engine_lost(silent=self._silent, why=why))
+
+    def pause_writing(self) -> None:
+        """The engine reads more slowly than it is written to; a body waits where it is."""
+        sink = self._sink
+        if self._tunnels and sink is not None:
+            sink.engine_slow()
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        sink = self._sink
+        if self._tunnels and sink is not None:
+            sink.engine_caught_up()
 
     # llhttp
 
@@ -301,9 +355,10 @@ class EngineConnection(asyncio.Protocol):
             return
         if _CONTROLS.search(self._phrase):  # llhttp lets pass what clients refuse
             self._broken("its reason phrase holds control characters")
-        if status < 100 or status == 101:  # noqa: PLR2004 - no status; an upgrade nobody asked for
+        switches = status == 101 and self._may_switch(self._parser)  # noqa: PLR2004 - HTTP's
+        if status < 100 or (status == 101 and not switches):  # noqa: PLR2004 - the same
             self._broken(f"its status is {status}")
-        elif status >= 200:  # noqa: PLR2004 - an answer; 1xx is an interim one
+        elif status >= 200 or switches:  # noqa: PLR2004 - an answer; 1xx is an interim one
             self._head = head = ResponseHead(status, self._phrase, self._headers)
             if head.chunked and transfer_codings(self._headers) != [b"chunked"]:
                 self._broken("its transfer coding is not plain chunked")
@@ -329,6 +384,17 @@ class EngineConnection(asyncio.Protocol):
 
     # within
 
+    def _may_switch(self, parser: httptools.HttpResponseParser) -> bool:
+        """Whether a 101 is the agreement to what was asked for, and to nothing else."""
+        return self._offers_upgrade and parser.should_upgrade() and agrees(self._headers)
+
+    def _beside_answers(self, sink: Sink | None, data: bytes) -> None:
+        """What came is no part of an answer: out of a tunnel, or out of turn."""
+        if self._tunnels and sink is not None:
+            tell(sink, lambda sink: sink.engine_tunnelled(data))
+        else:
+            self._speaks_unasked(sink)
+
     def _speaks_unasked(self, sink: Sink | None) -> None:
         """Nothing that it says later can be trusted; one whose request has not left has lost it."""
         self.drop()
@@ -339,7 +405,9 @@ class EngineConnection(asyncio.Protocol):
         """Find what is in a read; `_deliver` tells of it."""
         try:
             parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as fault:
+        except httptools.HttpParserUpgrade as switch:
+            self._switched(self._head, data[switch.args[0] :])
+        except httptools.HttpParserError as fault:
             self._broken(f"its answer is not HTTP: {fault}")
         if self._head is None:
             self._headless += len(data)
@@ -348,6 +416,16 @@ class EngineConnection(asyncio.Protocol):
         elif self._whole_chunks:
             whole = self._chunk_over and framed_length(self._pieces) == len(data)
             self._whole_chunks = whole
+
+    def _switched(self, head: ResponseHead | None, ahead: bytes) -> None:
+        """Llhttp has read the end of HTTP here; `ahead` is what came behind it."""
+        if head is None or head.status != 101:  # noqa: PLR2004 - one that nobody has asked for
+            self._broken("it switched protocols unasked")
+            return
+        self._tunnels = True
+        self._parser = None
+        self._complete = False  # llhttp takes the head for the whole of it
+        self._ahead = ahead
 
     def _deliver(self, sink: Sink, data: bytes) -> None:
         """Tell what has come; stop as soon as the sink has turned away."""
@@ -390,7 +468,8 @@ class EngineConnection(asyncio.Protocol):
         unsent = self._open_transport().get_write_buffer_size() > 0
         if self._pool.secure and self._sent_bytes > LARGE_BYTES:
             unsent = True  # the loop's TLS hides what of it is still to go
-        return self._keeps_alive and self._fault is None and not unsent
+        kept = self._keeps_alive and self._fault is None and not unsent
+        return kept and not self._offers_upgrade
 
     def _open_transport(self) -> asyncio.Transport:
         assert self._transport is not None  # noqa: S101 - a sink gets it when it is connected

@@ -108,6 +108,8 @@ _PAGES: Final[Mapping[str, Callable[[Desk], Answer]]] = {
     "/health_generate": lambda _: Answer(200),
     "/ping": lambda _: Answer(200),
     "/flush_cache": lambda _: Answer(200, _FLUSHED),
+    # SGLang says the same whether it knows the request or not; here none has an id to be known by.
+    "/abort_request": lambda _: Answer(200),
     "/v1/models": lambda desk: pages.models(desk.card, desk.now),
     "/model_info": lambda desk: pages.model_info(desk.card),
     "/get_model_info": lambda desk: pages.model_info(desk.card),
@@ -131,4 +133,6 @@ def _methods(path: str) -> tuple[str, ...] | None:
         return ("POST", "PUT") if shape is Shape.GENERATE else ("POST",)
     if path == "/flush_cache":
         return ("GET", "POST")
+    if path == "/abort_request":
+        return ("POST",)
     return ("GET",) if path in _PAGES or path.startswith(_MODEL) else None

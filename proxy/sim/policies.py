@@ -21,7 +21,7 @@ from proxy.sim.gpu import Gpu
 from proxy.sim.knowledge import Knowledge
 from proxy.sim.physics import Profile
 from proxy.sim.rivals import Rival, Rule, always, hysteresis, spill, static
-from proxy.sim.run import Engines, Router, Run, Submit, run
+from proxy.sim.run import Engines, Router, Run, Station, Submit, run
 from proxy.sim.switching import Switching, settings
 from proxy.sim.traces import Request
 
@@ -114,6 +114,15 @@ def play(policy: Policy, setting: Setting, requests: Sequence[Request], *, seed:
     """
     start = requests[0].at if requests else 0.0
     return run(requests, _engines(policy, setting, seed, start), _router(policy, setting, start))
+
+
+def station(policy: Policy, setting: Setting, *, seed: int, now: float) -> Station:
+    """What `policy` needs, empty at `now`; for whoever has the requests.
+
+    Raises:
+        ValueError: there are no such engines, or the contention is impossible.
+    """
+    return Station(_engines(policy, setting, seed, now), _router(policy, setting, now), now=now)
 
 
 def _router(policy: Policy, setting: Setting, now: float) -> Callable[[Submit], Router]:

@@ -95,7 +95,7 @@ def summarize(run: Run, objective: Objective) -> Result:
         tokens_per_second=tokens / span,
         goodput=sum(_is_good(one, objective) for one in served) / len(run.served),
         switches_per_minute=len(run.changes) / minutes if minutes else 0.0,
-        both_active=_both_active(run.moments) / span,
+        both_active=both_active(run.moments) / span,
         on_spec=_spec_tokens(served) / tokens,
         peak_spec=max(moment.spec for moment in run.moments),
         quiet=quiet,
@@ -127,8 +127,8 @@ def _spec_tokens(served: Sequence[Served]) -> int:
     return sum(one.request.output_tokens for one in served if one.upstream is UpstreamName.SPEC)
 
 
-def _both_active(moments: Sequence[Moment]) -> float:
-    """Seconds in which both had work."""
+def both_active(moments: Sequence[Moment]) -> float:
+    """Seconds in which both engines had work."""
     return sum(after.at - before.at for before, after in pairwise(moments) if _both(before))
 
 

@@ -109,55 +109,82 @@ def run(requests: Sequence[Request], engines: Engines, router: Callable[[Submit]
         RuntimeError: nothing can happen any more and some have not ended: the router holds on to
             them.
     """
-    return _Loop(requests, engines, router).run()
+    station = Station(engines, router, now=requests[0].at if requests else 0.0)
+    for request in requests:
+        station.arrive(request)
+    return station.end()
 
 
-class _Loop:
-    """The state of a run."""
+class Station:
+    """A router and its engines, moved on by whoever has the requests.
 
-    def __init__(
-        self,
-        requests: Sequence[Request],
-        engines: Engines,
-        router: Callable[[Submit], Router],
-    ) -> None:
-        self._now = requests[0].at if requests else 0.0
+    Requests are its own by number, from 0 in order of arrival.
+    """
+
+    def __init__(self, engines: Engines, router: Callable[[Submit], Router], *, now: float) -> None:
+        self._now = now
         self._engines = engines
-        self._served = [Served(request) for request in requests]
+        self._served: list[Served] = []
         self._router = router(self._submit)
         self._moments: list[Moment] = []
         self._in_flight = dict.fromkeys(UpstreamName, 0)
-        self._open = len(requests)
-        self._arrived = 0
-        self._next_tick = self._now + TICK_SECONDS if self._router.ticks else inf
+        self._open = 0
+        self._next_tick = now + TICK_SECONDS if self._router.ticks else inf
 
-    def run(self) -> Run:
-        """All of it."""
+    @property
+    def open(self) -> int:
+        """Requests that have arrived and not ended: at an engine, or held by the router."""
+        return self._open
+
+    def next_event(self) -> float:
+        """When something happens here by itself; infinity if nothing ever does."""
+        event = self._engines.next_event()
+        return min(self._next_tick, inf if event is None else event)
+
+    def arrive(self, request: Request) -> None:
+        """Let everything happen up to `request.at`, and then `request` come.
+
+        At one instant ends come before arrivals.
+
+        Raises:
+            ValueError: time goes back, or the request does not fit an engine.
+        """
+        self.run_until(request.at)
+        self._served.append(Served(request))
+        self._open += 1
+        self._router.arrive(len(self._served) - 1, self._now)
+
+    def run_until(self, now: float) -> None:
+        """Let everything happen up to and including `now`."""
+        while (due := self.next_event()) < now:
+            self._turn(due)
+        self._turn(now)
+
+    def end(self) -> Run:
+        """Let everything end that is open, and say what came of it all.
+
+        Raises:
+            RuntimeError: nothing can happen any more and some have not ended.
+        """
         while self._open:
-            self._turn()
+            due = self.next_event()
+            if due == inf:
+                raise RuntimeError(
+                    f"{self._open} requests have not ended and nothing happens any more"
+                )
+            self._turn(due)
         return Run(self._served, self._router.changes, self._moments)
 
-    def _turn(self) -> None:
-        """The next thing that happens; at one instant ends come before arrivals."""
-        arrival = self._served[self._arrived].request.at if self._arrivals_left else inf
-        event = self._engines.next_event()
-        now = min(arrival, self._next_tick, inf if event is None else event)
-        if now == inf:
-            raise RuntimeError(f"{self._open} requests have not ended and nothing happens any more")
+    def _turn(self, now: float) -> None:
+        """What is due at `now`; nothing is due before it."""
         self._now = now
+        event = self._engines.next_event()
         if event is not None and event <= now:
             for happening in self._engines.advance(now):
                 self._note(happening)
         if self._next_tick <= now:
             self._next_tick = now + TICK_SECONDS
             self._router.tick(now)
-        if arrival <= now:
-            self._arrived += 1
-            self._router.arrive(self._arrived - 1, now)
-
-    @property
-    def _arrivals_left(self) -> bool:
-        return self._arrived < len(self._served)
 
     def _submit(self, key: int, upstream: UpstreamName) -> None:
         one = self._served[key]

@@ -18,7 +18,7 @@ from proxy.config import Config
 from proxy.control import state
 from proxy.control.guard import Guard
 from proxy.control.state import CalibrationState, PerUpstream, State, UpstreamState
-from proxy.core.endpoints import ENDPOINTS, Kind
+from proxy.core.endpoints import ENDPOINTS, Kind, find
 
 DOCS = Path(__file__).parents[2] / "docs"
 ADMIN = (DOCS / "admin.md").read_text(encoding="utf-8")
@@ -104,6 +104,13 @@ def test_every_path_is_documented_under_its_kind_and_no_other(kind: Kind) -> Non
     ]
     served = [(e.template, tuple(sorted(e.methods))) for e in ENDPOINTS if e.kind is kind]
     assert documented == served
+
+
+def test_what_is_said_not_to_be_served_is_not() -> None:
+    """And it is SGLang's: tests/engines/test_routes.py holds the page to a server's own list."""
+    missing = re.findall(r"`(/[^`]*)`", section(PATHS, "Not served"))
+    assert len(missing) > 20
+    assert [path for path in missing if find(path.encode()) is not None] == []
 
 
 def test_keys_are_needed_where_the_page_says() -> None:

@@ -17,7 +17,7 @@ from tests.harness.running import Rig, rig
 
 KEY = "sk-right"
 WITH_KEY = {"authorization": f"Bearer {KEY}"}
-GET, POST = ("GET", "HEAD"), ("POST",)
+GET, POST, BOTH = ("GET", "HEAD"), ("POST",), ("POST", "PUT")
 
 SERVED: dict[str, tuple[str, ...]] = {
     # generation
@@ -25,7 +25,7 @@ SERVED: dict[str, tuple[str, ...]] = {
     "/v1/completions": POST,
     "/v1/responses": POST,
     "/v1/messages": POST,
-    "/generate": POST,
+    "/generate": BOTH,
     "/api/chat": POST,
     "/api/generate": POST,
     "/invocations": POST,
@@ -36,17 +36,21 @@ SERVED: dict[str, tuple[str, ...]] = {
     "/v1/responses/resp_1/cancel": POST,
     # model paths
     "/v1/embeddings": POST,
-    "/v1/rerank": POST,
+    "/v1/rerank": BOTH,
     "/v1/score": POST,
     "/v1/classify": POST,
-    "/classify": POST,
-    "/encode": POST,
+    "/classify": BOTH,
+    "/encode": BOTH,
     "/tokenize": POST,
     "/detokenize": POST,
     "/v1/tokenize": POST,
     "/v1/detokenize": POST,
     "/v1/messages/count_tokens": POST,
     "/v1/audio/transcriptions": POST,
+    "/v1/decisions": POST,
+    "/v1/systemone": POST,
+    "/parse_function_call": POST,
+    "/separate_reasoning": POST,
     "/api/show": POST,
     "/v1/models": GET,
     "/v1/models/tiny": GET,
@@ -55,6 +59,10 @@ SERVED: dict[str, tuple[str, ...]] = {
     "/model_info": GET,
     "/get_model_info": GET,
 }
+PAIR = ("/server_info", "/get_server_info", "/v1/loads")
+"""Put together here, of what both engines say."""
+TUNNEL = "/v1/realtime"
+"""Served to those who ask for a WebSocket; who may is in test_tunnel_heads.py."""
 OPEN = ("/livez", "/readyz", "/health", "/health_generate", "/ready", "/ping")
 """Answered here, with a key or without."""
 
@@ -65,7 +73,8 @@ METHODS = (
 NO_METHODS = ("BREW", "get", "Post", "FLUSH", "PRI", "DESCRIBE", "GET\t", "G\0T", "", "CONNECT")
 
 # Every route of SGLang 0.5.23 that is not served: http_server.py, v1_loads.py, elastic_ep.py, and
-# what FastAPI and the metrics add. `/v1/loads` and `/server_info` are the pair's own business.
+# what FastAPI and the metrics add; and what is served only where a key for administration, or
+# metrics, are configured, which they are not here.
 ADMINISTRATION = (
     *("/set_internal_state", "/dumper/start", "/flush_cache", "/add_external_corpus"),
     *("/remove_external_corpus", "/list_external_corpora", "/hicache/storage-backend/clear"),
@@ -80,9 +89,8 @@ ADMINISTRATION = (
     *("/update_weight_version", "/get_weights_by_name", "/release_memory_occupation"),
     *("/resume_memory_occupation", "/weights_checker", "/slow_down", "/pd_role_switch"),
     *("/load_lora_adapter", "/load_lora_adapter_from_tensors", "/unload_lora_adapter"),
-    *("/configure_logging", "/abort_request", "/parse_function_call", "/separate_reasoning"),
+    *("/configure_logging", "/abort_request", "/vertex_generate", "/", "/docs", "/redoc"),
     *("/pause_generation", "/continue_generation", "/scale_elastic_ep", "/is_scaling_elastic_ep"),
-    *("/v1/realtime", "/v1/decisions", "/v1/systemone", "/vertex_generate", "/", "/docs", "/redoc"),
     *("/openapi.json", "/docs/oauth2-redirect", "/metrics", "/metrics/", "/get_load"),
     # of older and newer versions, of other servers, and of our own other listener
     *("/update_weights", "/get_loads", "/v1/files", "/v1/batches", "/v1/conversations", "/worker"),
@@ -207,6 +215,21 @@ async def test_health_paths_with_every_method(
                 expected = 200 if method in GET else 401 if keys and not headers else 405
                 assert response.status == expected, (method, path)
         assert reached(it) == []
+
+
+@both
+@pytest.mark.parametrize("headers", [{}, WITH_KEY], ids=["no key", "key"])
+async def test_pages_of_the_pair_with_every_method(
+    keys: dict[str, str], headers: dict[str, str]
+) -> None:
+    """Asked for like any path; no other method asks anything of the engines."""
+    async with guarded(keys) as (it, asker):
+        for path in PAIR:
+            for method in METHODS:
+                response = await asker.ask(raw(method, path, headers))
+                expected = 401 if keys and not headers else 200 if method in GET else 405
+                assert response.status == expected, (method, path)
+        assert reached(it) == []  # these are asked for by probes, too, and not listed
 
 
 @both
@@ -381,8 +404,12 @@ async def test_nothing_in_a_request_chooses_a_host() -> None:
 def test_the_tables_are_the_allow_list() -> None:
     """What is enumerated here is all there is: a new row of the code needs one here."""
     ids = {"/v1/models/{id}", "/v1/responses/{id}", "/v1/responses/{id}/cancel"}
-    plain = {path for path in SERVED if not path.startswith(("/v1/models/", "/v1/responses/"))}
+    plain = {TUNNEL} | {
+        path for path in SERVED if not path.startswith(("/v1/models/", "/v1/responses/"))
+    }
 
-    assert {row.template for row in ENDPOINTS} == plain | ids | set(OPEN)
-    assert not set(ADMINISTRATION) & {row.template for row in ENDPOINTS}
+    for_all = {row.template for row in ENDPOINTS if not row.reserved}
+    assert for_all == plain | ids | set(OPEN) | set(PAIR)
+    assert {row.template for row in ENDPOINTS if row.reserved} <= set(ADMINISTRATION)
+    assert not set(ADMINISTRATION) & for_all
     assert {row.template for row in ENDPOINTS if not row.needs_key} == set(OPEN)

@@ -128,6 +128,18 @@ class Hearer:
         """Keep it."""
         self.heard.append(f"lost {silent} {why}")
 
+    def engine_tunnelled(self, data: bytes) -> None:
+        """Keep it."""
+        self.heard.append(f"tunnelled {data!r}")
+
+    def engine_slow(self) -> None:
+        """Keep it."""
+        self.heard.append("slow")
+
+    def engine_caught_up(self) -> None:
+        """Keep it."""
+        self.heard.append("caught up")
+
     def engine_flush(self) -> None:
         """Keep it."""
         self.flushed.set()

@@ -18,10 +18,13 @@ from proxy.core.observer import Record
 from proxy.core.words import Outcome, UpstreamName
 from proxy.data import events as ev
 from proxy.data.exchange import State
+from proxy.data.pool import Connecting
 from proxy.data.relay import TABLE, Relay
 from proxy.data.upstream import EngineConnection, tell
-from tests.harness.client import CHAT_STREAM, post
+from tests.harness.client import CHAT_STREAM, get, post
 from tests.harness.pair import BASE, SPEC, Recorder, only_base
+from tests.harness.talk import REPLY
+from tests.harness.tunnels import SWITCH, offer
 from tests.harness.upstream import DONE, STREAM_HEAD, chunk, event, reply, stream
 from tests.harness.wire import FakeTransport, Wire
 
@@ -130,8 +133,40 @@ def _is_late(wire: Wire) -> None:
     wire.pass_time(600.0)
 
 
+def _is_told(wire: Wire) -> None:
+    """What was asked for at the desk is there."""
+    from_client(wire, get("/server_info"))
+    if wire.desk.started and not wire.desk.cancelled:
+        _, asker = wire.desk.started[0]
+        asker.errand_over(REPLY)
+
+
+def _leaves_the_desk(wire: Wire) -> None:
+    from_client(wire, get("/server_info"))
+    wire.connection.connection_lost(None)
+
+
+def _tunnels(wire: Wire) -> None:
+    """Through a connection of its own, made by hand; then its client sends no more."""
+    from_client(wire, offer())
+    relay = wire.connection._relay
+    assert relay is not None
+    assert isinstance(relay._engine, Connecting)
+    sink = relay._engine.take_sink()
+    assert sink is not None
+    engine = EngineConnection(wire.pools[BASE])
+    engine.connection_made(FakeTransport())
+    wire.pools[BASE]._active.add(engine)
+    tell(sink, lambda sink: sink.engine_connected(engine, reused=False))
+    engine.data_received(SWITCH)
+    wire.connection.eof_received()
+
+
 CONVERSATIONS: dict[type[ev.Command], tuple[Callable[[Wire], None], ...]] = {
     ev.Ask: (_streams,),
+    ev.RunErrand: (_is_told,),
+    ev.CancelErrand: (_leaves_the_desk,),
+    ev.Tell: (_is_told,),
     ev.AskOther: (_moves, _waits_again),
     ev.GiveBack: (_waits_again,),
     ev.LeaveRoom: (_leaves_the_room,),
@@ -143,6 +178,8 @@ CONVERSATIONS: dict[type[ev.Command], tuple[Callable[[Wire], None], ...]] = {
     ev.EndAnswer: (_streams,),
     ev.Answer: (_is_reset, _is_late),
     ev.Cut: (_breaks_off,),
+    ev.OpenTunnel: (_tunnels,),
+    ev.FinishSending: (_tunnels,),
 }
 
 

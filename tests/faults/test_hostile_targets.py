@@ -81,7 +81,7 @@ CLIMBING = [
     "/docs",
     "/metrics",
     "/admin/state",
-    "/v1/realtime",
+    "/v1/realtime/",
 ]
 
 
@@ -133,7 +133,7 @@ async def test_a_websocket_is_not_served() -> None:
     async with rig() as it:
         client = await it.client()
         offer = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
-        client.send(get("/v1/realtime", headers=offer) + get("/livez"))
+        client.send(get("/v1/realtimes", headers=offer) + get("/livez"))
 
         assert [(await client.response()).status for _ in range(2)] == [404, 200]
 

@@ -440,7 +440,7 @@ async def test_it_answers_probes_under_load(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "status"),
     [
-        ("GET /v1/realtime HTTP/1.1", 404),
+        ("GET /v1/realtimes HTTP/1.1", 404),
         ("GET /v1/chat/completions HTTP/1.1", 405),
         ("GET /v1/models HTTP/1.1", 200),
     ],

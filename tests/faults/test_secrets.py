@@ -49,6 +49,7 @@ def seed(where: str) -> str:
 SEED = "seeded-secret-"
 KEY = seed("client-key")
 BEARER = {"Authorization": f"Bearer {KEY}"}
+ADMIN_KEY = seed("admin-key")
 GUESS = {"Authorization": f"Bearer {seed('guess')}", "x-api-key": seed("x"), "api-key": seed("y")}
 PLACES = {
     "Cookie": f"session={seed('cookie')}",
@@ -66,6 +67,8 @@ SETTINGS: dict[str, object] = {
     "auth_admin_token": seed("admin-token"),
     "upstreams_spec_api_key": seed("spec-key"),
     "upstreams_base_api_key": seed("base-key"),
+    "upstreams_admin_api_key": ADMIN_KEY,
+    "listen_metrics": "true",
     "policy_crossover": 4,
     "health_passive_failures": 1000,
     "health_interval": 0.2,
@@ -190,6 +193,29 @@ async def test_no_failed_request_tells_a_secret(form: str, tmp_path: Path) -> No
             it.spec.script(*ends)
             await it.own("502 or 504", asking(), 504 if ends == (Silence(),) else 502)
         await until(lambda: it.spec.probes > 8, "it is probed on")
+
+
+async def test_no_administration_tells_a_secret(tmp_path: Path) -> None:
+    """Done by both, by one, by none, refused, and asked for by others; nor a page of the pair."""
+    admin = {"authorization": f"Bearer {ADMIN_KEY}", **PLACES}
+    async with watched(tmp_path) as it:
+        flush = post("/flush_cache" + QUERY, BODY, headers=admin)
+        await it.own("done", flush, 200)
+        it.spec.script(Reset())
+        await it.own("by one", flush, 502)
+        for ends in BROKEN_ENDS:
+            it.spec.script(*ends)
+            it.base.script(*ends)
+            await it.own("by none", flush, 502)
+        await it.own("weights", post("/update_weights_from_disk" + QUERY, BODY, headers=admin), 501)
+        await it.own("not theirs", asking("/flush_cache"), 404)
+        for path in ("/server_info", "/get_server_info", "/v1/loads"):
+            await it.own(path, get(path + QUERY, headers={**BEARER, **PLACES}), 200)
+        await it.own("/metrics", get("/metrics" + QUERY, headers={**BEARER, **PLACES}), 404)
+        await it.spec.stop()
+        await it.own("one", get("/server_info" + QUERY, headers={**BEARER, **PLACES}), 200)
+        await it.base.stop()
+        await it.own("none", get("/server_info" + QUERY, headers={**BEARER, **PLACES}), 503)
 
 
 async def test_no_broken_stream_tells_a_secret(tmp_path: Path) -> None:
@@ -322,7 +348,7 @@ async def _to_the_end(client: RawClient) -> bytes:
 @pytest.mark.parametrize(
     ("module", "target"),
     [
-        pytest.param("proxy.data.downstream", "presented", marks=SOURCE),
+        pytest.param("proxy.data.admission", "presented", marks=SOURCE),
         pytest.param("proxy.core.keys", "Keyring.name_of", marks=SOURCE),
         pytest.param("proxy.data.front", "peek", marks=SOURCE),
         ("proxy.data.relay", "TABLE[proxy.data.relay.ev.Send]"),
@@ -491,6 +517,7 @@ def test_a_configuration_hides_its_secrets() -> None:
             "auth.api_keys": {"team": seed("a")},
             "auth.admin_token": seed("b"),
             "upstreams.spec.api_key": seed("c"),
+            "upstreams.admin_api_key": seed("e"),
             "upstreams.base.api_key": seed("d"),
         }
     )
@@ -503,10 +530,12 @@ async def test_no_object_shows_a_key() -> None:
     """What holds a key does not show it: the loop and its handlers print objects when they fail."""
     keys = {"auth.api_keys": {"team": KEY}, "auth.admin_token": seed("admin-token")}
     own = {f"upstreams.{name}.api_key": seed(name) for name in ("spec", "base")}
+    own["upstreams.admin_api_key"] = ADMIN_KEY
     async with rig(**keys, **own) as it:  # type: ignore[arg-type]  # keys of the configuration only
         held = (it.app, it.app.front, it.app.config, it.app.front.keyring, it.app.dispatcher)
         shown = [repr(each) for each in held]
         shown += [repr(each) for each in it.app.front.engines.values()]
+        shown += [repr(each) for each in it.app.links.reaches.values()]
     assert not [each for each in shown if SEED in each]
 
 

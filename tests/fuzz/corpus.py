@@ -129,6 +129,7 @@ def clients() -> list[bytes]:
         _request("POST", generate),
         _post(generate, b"a" * 5000),
         _chunked(generate, b"a" * 2500, b"a" * 2500),
+        _request("GET", "/v1/realtime", *OFFER),
     ]
     pipelines = [
         streamed + _request("GET", "/v1/models") + _post(generate, b"{}"),
@@ -161,6 +162,12 @@ def _stream(
     return _answer("200 OK", *lines, body=body + b"0\r\n\r\n")
 
 
+OFFER = (
+    b"Connection: Upgrade",
+    b"Upgrade: websocket",
+    b"Sec-WebSocket-Version: 13",
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+)
 OK = _whole("200 OK", b'{"usage": {"completion_tokens": 3}}', b"Content-Type: application/json")
 
 

@@ -48,6 +48,7 @@ from tests.fuzz.plan import (
     require,
 )
 from tests.harness.pair import SETTINGS, Pair, Recorder, need, only_base
+from tests.harness.wire import FakeDesk
 
 
 class Told(Recorder):
@@ -104,6 +105,7 @@ class World:
         self.pools = {name: self._pool(name, port) for port, name in PORTS.items()}
         self.front = Front(
             dispatcher=self.pair.dispatcher,
+            desk=FakeDesk(),
             observer=self.told,
             engines={
                 name: EngineSide(pool, (b"Host: engine",), has_key=False)
@@ -115,6 +117,8 @@ class World:
                 limits=replace(LIMITS, max_buffered_bytes=FAR) if self.plan.spacious else LIMITS,
                 timeouts=TIMEOUTS,
                 keyring=Keyring({"name": "key"} if self.plan.keys else {}),
+                admin_keyring=Keyring({}),
+                serves_metrics=False,
                 allow_override=True,
             ),
             ids=RequestIds("0" * 16),

@@ -8,6 +8,7 @@ A test reads as what was said:
 
 from typing import NamedTuple, Self
 
+from proxy.core.errands import Reply
 from proxy.core.inflight import InFlight
 from proxy.core.peek import Dialect
 from proxy.core.places import Evidence, Place
@@ -23,11 +24,14 @@ from proxy.data.events import (
     Connect,
     Connected,
     Cut,
+    ErrandRead,
     Event,
     Finish,
     HeadRead,
+    OpenTunnel,
     Placed,
     RequestRead,
+    RunErrand,
     Send,
     SendHead,
 )
@@ -53,6 +57,7 @@ TIMEOUTS = Timeouts(
 START = 0.0
 """Nought, so that 0.1 s later is exactly 0.1."""
 
+REPLY = Reply(status=200, content_type="text/plain", body=b"ok")
 TOKEN = b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n'
 FULL = b'data: {"error": {"message": "The request queue is full.", "code": 503}}\n\n'
 DONE = b"data: [DONE]\n\n"
@@ -150,7 +155,8 @@ class Talk:
     @property
     def message(self) -> str:
         """What the last refusal says."""
-        (refusal,) = {c.refusal for c in self.last if isinstance(c, Answer | Cut)}
+        (refusal,) = {c.refusal for c in self.last if isinstance(c, Answer | Cut | Finish)}
+        assert refusal is not None
         return refusal.message
 
 
@@ -167,6 +173,13 @@ def stream(status: int = 200) -> HeadRead:
 def head(status: int = 200) -> HeadRead:
     """The head of what is no stream."""
     return HeadRead(status, None)
+
+
+def asking() -> Talk:
+    """Up to ERRAND."""
+    talk = Talk()
+    assert talk >> ErrandRead() << RunErrand()
+    return talk
 
 
 def waiting(talk: Talk | None = None) -> Talk:
@@ -208,6 +221,13 @@ def relaying(talk: Talk | None = None) -> Talk:
     """Up to RELAYING, with nothing of the body yet."""
     talk = awaiting(talk)
     assert talk >> head() << SendHead()
+    return talk
+
+
+def tunnel() -> Talk:
+    """Up to TUNNEL, with nothing gone through it yet."""
+    talk = awaiting()
+    assert talk >> head(101) << SendHead() << OpenTunnel()
     return talk
 
 

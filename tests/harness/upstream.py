@@ -54,7 +54,24 @@ class ByHand:
     """The test answers, by the methods of what was received, until it calls `over`."""
 
 
-Step: TypeAlias = Send | Gate | Reset | Fin | Silence | ByHand
+@dataclass(frozen=True)
+class Tunnel:
+    """Keep what comes through a tunnel until the other side sends no more.
+
+    With `stays`, this side is open until the test calls `over`.
+    """
+
+    stays: bool = False
+
+
+@dataclass(frozen=True)
+class PassTo:
+    """Let a server at `port` on loopback answer, and pass bytes both ways until either ends."""
+
+    port: int
+
+
+Step: TypeAlias = Send | Gate | Reset | Fin | Silence | ByHand | Tunnel | PassTo
 
 
 @dataclass
@@ -72,6 +89,10 @@ class Received:
     """Set when the connection has ended while this was the last request on it."""
     gone_at: float | None = None
     """Loop time of that."""
+    came: bytearray = field(default_factory=bytearray)
+    """What has come through a tunnel."""
+    finished: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when nothing more comes through it."""
 
     def header(self, name: str) -> str | None:
         """The first value of the header `name`, None without one."""
@@ -153,6 +174,8 @@ class ScriptedUpstream:
             "max_running_requests": 48 if speculative else None,
         }
         self.ready = True
+        self.pages: dict[str, bytes | None] = {}
+        """Whole answers to what probes ask, too, by path; None: it is a request like any other."""
         self.requests: list[Received] = []
         self.probes = 0
         self.port = 0
@@ -299,6 +322,9 @@ class ScriptedUpstream:
     def _probe_answer(self, request: Received) -> bytes | None:
         """The answer to a probe, None to what is none."""
         path = request.path
+        own = path.partition("?")[0]
+        if own in self.pages:
+            return self.pages[own]
         if path == "/v1/models" and request.header("user-agent") == "specswitch":
             return reply(b'{"object":"list","data":[]}')
         if not path.startswith(
@@ -321,18 +347,40 @@ class ScriptedUpstream:
                 case Send(data):
                     writer.write(data)
                     await writer.drain()
-                case Gate(event):
-                    await self._unless_gone(reader, event)
-                case Silence():
-                    await self._unless_gone(reader, asyncio.Event())
-                case ByHand():
-                    await self._unless_gone(reader, request.ended)
+                case Gate() | Silence() | ByHand():
+                    await self._unless_gone(reader, _awaited(step, request))
+                case Tunnel(stays):
+                    await _tunnel(reader, request, stays=stays)
+                    return False
+                case PassTo(port):
+                    await self._pass_to(port, reader, request)
+                    return False
                 case Reset():
                     _reset(writer)
                     return False
                 case Fin():
                     return False
         return True
+
+    async def _pass_to(self, port: int, reader: asyncio.StreamReader, request: Received) -> None:
+        """Pass the request on, and then whatever comes from either side."""
+        there, to = await asyncio.open_connection("127.0.0.1", port)
+        lines = [request.line, *(f"{name}: {value}" for name, value in request.headers)]
+        to.write("\r\n".join([*lines, "", ""]).encode("latin-1"))
+        ways = [
+            asyncio.get_running_loop().create_task(_pump(source, sink))
+            for source, sink in ((reader, to), (there, request.writer))
+        ]
+        self._waiting.update(ways)
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(ways, timeout=1.0)  # the other way has its own end
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+            self._waiting.difference_update(ways)
+            to.close()
 
     async def _unless_gone(self, reader: asyncio.StreamReader, event: asyncio.Event) -> None:
         """Wait for `event`; raises ConnectionError as soon as the other side has gone."""
@@ -348,6 +396,34 @@ class ScriptedUpstream:
                 task.cancel()
             await asyncio.gather(waits, reads, return_exceptions=True)
             self._waiting -= {waits, reads}
+
+
+def _awaited(step: Gate | Silence | ByHand, request: Received) -> asyncio.Event:
+    """What such a step waits for."""
+    match step:
+        case Gate(event):
+            return event
+        case Silence():
+            return asyncio.Event()
+        case ByHand():
+            return request.ended
+
+
+async def _tunnel(reader: asyncio.StreamReader, request: Received, *, stays: bool) -> None:
+    """Keep what comes until nothing more does, and then stay or not."""
+    while data := await reader.read(65536):
+        request.came += data
+    request.finished.set()
+    if stays:
+        await request.ended.wait()
+
+
+async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    """Pass on what comes until nothing more does, and then say so."""
+    while data := await source.read(65536):
+        sink.write(data)
+        await sink.drain()
+    sink.write_eof()
 
 
 async def _read_request(

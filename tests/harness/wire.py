@@ -8,6 +8,7 @@ import os
 from dataclasses import dataclass, field, replace
 
 from proxy.core.cors import Cors
+from proxy.core.errands import Asker, Errand
 from proxy.core.http import RequestIds
 from proxy.core.keys import Keyring
 from proxy.core.words import UpstreamName
@@ -110,6 +111,23 @@ class FakeTransport(asyncio.Transport):
         self.eof = True
 
 
+@dataclass
+class FakeDesk:
+    """Takes errands, and ends them when a test does."""
+
+    started: list[tuple[Errand, Asker]] = field(default_factory=list)
+    cancelled: int = 0
+
+    def start(self, errand: Errand, asker: Asker) -> "FakeDesk":
+        """Note it; the desk is the visit, too."""
+        self.started.append((errand, asker))
+        return self
+
+    def cancel(self) -> None:
+        """Note it."""
+        self.cancelled += 1
+
+
 def pool_with(dial: Dial, *, connect: float = TIMEOUTS.connect) -> Pool:
     """A pool to spec whose connections come about as a test says, in `connect` seconds or not."""
     timeouts = replace(TIMEOUTS, connect=connect)
@@ -124,11 +142,13 @@ class Wire:
     limits: Limits = LIMITS
     client: FakeTransport = field(default_factory=FakeTransport)
     engine: FakeTransport = field(default_factory=FakeTransport)
+    desk: FakeDesk = field(default_factory=FakeDesk)
 
     def __post_init__(self) -> None:
         self.pools = {name: self._pool(name) for name in (SPEC, BASE)}
         self.front = Front(
             dispatcher=self.pair.dispatcher,
+            desk=self.desk,
             observer=self.pair.told,
             engines={
                 name: EngineSide(pool, (), has_key=False) for name, pool in self.pools.items()
@@ -139,6 +159,8 @@ class Wire:
                 limits=self.limits,
                 timeouts=TIMEOUTS,
                 keyring=Keyring({}),
+                admin_keyring=Keyring({}),
+                serves_metrics=False,
                 allow_override=False,
             ),
             ids=RequestIds("0" * 16),

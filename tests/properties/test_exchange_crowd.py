@@ -19,6 +19,7 @@ from hypothesis.stateful import (
 )
 
 from proxy.core.dispatch import Dispatcher
+from proxy.core.errands import Reply, Result
 from proxy.core.peek import Dialect
 from proxy.core.places import Place, Ticket
 from proxy.core.route import Need
@@ -26,7 +27,7 @@ from proxy.core.sse import StreamWatch
 from proxy.core.words import AdminState, Control, Health, Outcome, RetryCause, UpstreamName
 from proxy.data import events as ev
 from proxy.data.exchange import Exchange, State
-from proxy.errors import Overloaded, Refusal
+from proxy.errors import NoUpstream, Overloaded, Refusal
 from tests.harness.pair import BASE, SETTINGS, SPEC, Pair, need, only_base, prefers_base
 from tests.harness.talk import TIMEOUTS
 
@@ -142,13 +143,19 @@ LAST = (
     ev.KeepEngine,
     ev.LeaveRoom,
     ev.SendHead,
+    ev.CancelErrand,
     ev.Finish,
     ev.Answer,
+    ev.Tell,
     ev.EndAnswer,
     ev.Cut,
 )
 """What may be commanded with an ending: letting go, counting, and telling the client."""
-ASKED = (State.CONNECTING, State.AWAITING, State.HOLDING, State.RELAYING)
+RESULTS: tuple[Result, ...] = (
+    Reply(status=200, content_type="text/plain", body=b""),
+    NoUpstream("both down"),
+)
+ASKED = (State.ERRAND, State.CONNECTING, State.AWAITING, State.HOLDING, State.RELAYING)
 """Where a deadline runs."""
 
 
@@ -158,7 +165,14 @@ SOMETIMES = st.sampled_from((False, False, False, True))
 
 def _read_body(player: Player, data: st.DataObject) -> None:
     fits = not data.draw(SOMETIMES)
+    if fits and data.draw(SOMETIMES):
+        player.tell(ev.ErrandRead())
+        return
     player.tell(ev.RequestRead() if fits else ev.Refused(Overloaded("too much")))
+
+
+def _end_errand(player: Player, data: st.DataObject) -> None:
+    player.tell(ev.ErrandOver(data.draw(st.sampled_from(RESULTS))))
 
 
 def _connect(player: Player, data: st.DataObject) -> None:
@@ -197,6 +211,7 @@ def _go_on(player: Player, data: st.DataObject) -> None:
 
 STEPS: dict[State, Callable[[Player, st.DataObject], None]] = {
     State.READING: _read_body,
+    State.ERRAND: _end_errand,
     State.CONNECTING: _connect,
     State.AWAITING: _answer,
     State.HOLDING: _go_on,
@@ -323,7 +338,7 @@ class Crowd(RuleBasedStateMachine):
             assert player.count(ev.Finish) == over
             assert player.count(ev.SendHead) <= 1
             assert player.count(ev.AskOther) <= 1
-            assert player.count(ev.Answer, ev.EndAnswer, ev.Cut) <= over
+            assert player.count(ev.Answer, ev.EndAnswer, ev.Cut, ev.Tell) <= over
             for place in player.places:
                 assert place.lease.open == (place is player.place)
 

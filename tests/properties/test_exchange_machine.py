@@ -8,6 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from proxy.core.errands import Reply, Result
 from proxy.core.peek import Dialect
 from proxy.core.sse import StreamWatch
 from proxy.core.words import Outcome, RetryCause, UpstreamName
@@ -15,6 +16,8 @@ from proxy.data.events import (
     Answer,
     Ask,
     AskOther,
+    CancelErrand,
+    ClientFinished,
     ClientGone,
     Command,
     Connect,
@@ -24,25 +27,31 @@ from proxy.data.events import (
     DropEngine,
     EndAnswer,
     EngineLost,
+    ErrandOver,
+    ErrandRead,
     Event,
     Expired,
     Finish,
+    FinishSending,
     FirstEventRead,
     GiveBack,
     HeadRead,
     KeepEngine,
     LeaveRoom,
     NotPlaced,
+    OpenTunnel,
     Placed,
     Queued,
     Refused,
     RequestRead,
     ResponseEnded,
+    RunErrand,
     Send,
     SendHead,
+    Tell,
 )
 from proxy.data.exchange import TRANSITIONS, Exchange, State
-from proxy.errors import Overloaded
+from proxy.errors import InternalError, NoUpstream, Overloaded
 from tests.harness.talk import TIMEOUTS, place
 
 PIECES = st.sampled_from(
@@ -55,7 +64,12 @@ PIECES = st.sampled_from(
         b"data: [DONE]\n\n",
     )
 )
-STATUSES = st.sampled_from((200, 200, 200, 404, 429, 500, 503))
+RESULTS: tuple[Result, ...] = (
+    *(Reply(status=status, content_type="text/plain", body=b"") for status in (200, 404, 502)),
+    NoUpstream("both down"),
+    InternalError("a fault of ours"),
+)
+STATUSES = st.sampled_from((101, 200, 200, 200, 404, 429, 500, 503))
 
 
 class Book:
@@ -68,6 +82,8 @@ class Book:
         self.commands: list[Command] = []
         self.connection = False
         """Whether an engine's connection is there, or in the making, for this request."""
+        self.errand = False
+        """Whether somebody is asked for its answer."""
 
     @property
     def state(self) -> State:
@@ -102,8 +118,12 @@ class Book:
         """Tell the exchange, and note what it commands in turn."""
         if isinstance(event, ConnectFailed | Refused):
             self.connection = False  # there is nothing to drop
+        if isinstance(event, ErrandOver):
+            self.errand = False
         for command in self.exchange.process(event, self.now):
             self.note_for_engine(command)
+            self.note_for_desk(command)
+            self.note_for_tunnel(command)
             self.note_for_client(command)
             self.commands.append(command)
         self.check()
@@ -145,18 +165,38 @@ class Book:
             case _:
                 pass  # the other half is below
 
+    def note_for_desk(self, command: Command) -> None:
+        """What is commanded of the desk makes sense after what went before."""
+        match command:
+            case RunErrand():
+                assert self.count(RunErrand, Ask, Finish) == 0
+                self.errand = True
+            case CancelErrand():
+                assert self.errand
+                self.errand = False
+            case _:
+                pass  # the others are below and above
+
+    def note_for_tunnel(self, command: Command) -> None:
+        """A tunnel is opened once, after its head, and finished once."""
+        if isinstance(command, OpenTunnel | FinishSending):
+            assert self.connection
+            assert self.count(SendHead) == 1
+            assert self.count(type(command), Finish) == 0
+
     def note_for_client(self, command: Command) -> None:
         """What is commanded of the client's side makes sense after what went before."""
         match command:
             case Finish(_, _, place, _):
                 assert not self.connection
+                assert not self.errand
                 assert place is self.exchange.place
                 assert self.count(Finish) == 0
             case SendHead():
                 assert self.connection
                 assert self.count(SendHead, Finish) == 0
-            case Answer():
-                assert self.count(SendHead, Answer) == 0
+            case Answer() | Tell():
+                assert self.count(SendHead, Answer, Tell) == 0
                 assert self.count(Finish) == 1
             case EndAnswer() | Cut():
                 assert self.count(SendHead) == self.count(Finish) == 1
@@ -172,15 +212,19 @@ class Book:
         assert self.count(AskOther) <= 1
         assert self.count(Send) == self.exchange.attempts <= 3
         runs = self.exchange.deadline < inf
-        if self.state in {State.CONNECTING, State.AWAITING, State.HOLDING}:
+        assert self.count(OpenTunnel) or self.state is not State.TUNNEL
+        running = {State.CONNECTING, State.AWAITING, State.HOLDING, State.TUNNEL, State.ERRAND}
+        if self.state in running:
             assert runs
+        assert self.errand == (self.state is State.ERRAND)
+        assert not self.count(RunErrand) or not self.count(Ask, Connect, Send)
         if self.state in {State.READING, State.WAITING, State.ENDED}:
             assert not runs
         if self.state is State.ENDED:
             assert not self.connection
             (finish,) = (each for each in self.commands if isinstance(each, Finish))
             left = finish.outcome is Outcome.ABANDONED
-            assert self.count(Answer, EndAnswer, Cut) == (not left)
+            assert self.count(Answer, EndAnswer, Cut, Tell) == (not left)
 
 
 def watch() -> StreamWatch:
@@ -210,6 +254,18 @@ class ExchangeMachine(RuleBasedStateMachine):
     def request_is_read(self) -> None:
         """The whole request is here."""
         self.book.tell(RequestRead())
+
+    @precondition(expects(ErrandRead))
+    @rule()
+    def errand_is_read(self) -> None:
+        """The whole request is here, and somebody is to be asked for its answer."""
+        self.book.tell(ErrandRead())
+
+    @precondition(expects(ErrandOver))
+    @rule(result=st.sampled_from(RESULTS))
+    def errand_is_over(self, result: Result) -> None:
+        """There is an answer, or none."""
+        self.book.tell(ErrandOver(result))
 
     @precondition(expects(Placed))
     @rule()
@@ -278,6 +334,18 @@ class ExchangeMachine(RuleBasedStateMachine):
         if gone:
             self.book.tell(ClientGone())
 
+    @precondition(expects(ClientFinished))
+    @rule()
+    def client_finished(self) -> None:
+        """The client of a tunnel sends no more."""
+        self.book.tell(ClientFinished())
+
+    @precondition(expects(ClientFinished))
+    @rule()
+    def bytes_go_through(self) -> None:
+        """Either side of a tunnel says something."""
+        self.book.exchange.tunnelled(self.book.now)
+
     @precondition(lambda self: self.book.expects(Expired) and self.book.exchange.deadline < inf)
     @rule()
     def expired(self) -> None:
@@ -315,6 +383,9 @@ TestExchange = ExchangeMachine.TestCase
 
 STEPS: dict[str, Callable[[Book], None]] = {
     "body": lambda book: book.tell(RequestRead()),
+    "errand": lambda book: book.tell(ErrandRead()),
+    "told": lambda book: book.tell(ErrandOver(RESULTS[0])),
+    "untold": lambda book: book.tell(ErrandOver(RESULTS[-1])),
     "refused": lambda book: book.tell(Refused(Overloaded("no room"))),
     "place": lambda book: book.tell(book.place()),
     "no place": lambda book: book.tell(NotPlaced()),
@@ -324,6 +395,8 @@ STEPS: dict[str, Callable[[Book], None]] = {
     "no connection": lambda book: book.tell(ConnectFailed("refused")),
     "200": lambda book: book.tell(HeadRead(200, None)),
     "503": lambda book: book.tell(HeadRead(503, None)),
+    "101": lambda book: book.tell(HeadRead(101, None)),
+    "finished": lambda book: book.tell(ClientFinished()),
     "stream": lambda book: book.tell(HeadRead(200, watch())),
     "token": lambda book: book.pass_on(b'data: {"choices": []}\n\n'),
     "full": lambda book: book.pass_on(b'data: {"error": {"code": 503}}\n\n'),
@@ -333,13 +406,15 @@ STEPS: dict[str, Callable[[Book], None]] = {
     "late": lambda book: book.tell(Expired()),
 }
 NEXT: dict[State, tuple[str, ...]] = {
-    State.READING: ("body", "refused", "gone"),
+    State.READING: ("body", "errand", "refused", "gone"),
+    State.ERRAND: ("told", "untold", "gone", "late"),
     State.WAITING: ("place", "refused", "gone"),
     State.CONNECTING: ("old", "new", "no connection", "refused", "gone", "late"),
-    State.AWAITING: ("200", "stream", "503", "lost", "gone", "late"),
+    State.AWAITING: ("200", "101", "stream", "503", "lost", "gone", "late"),
     State.HOLDING: ("token", "full", "end", "lost", "gone", "late"),
     State.RETRYING: ("place", "no place", "gone"),
     State.RELAYING: ("end", "lost", "gone", "late"),
+    State.TUNNEL: ("end", "lost", "gone", "late"),
     State.ENDED: (),
 }
 
@@ -362,6 +437,8 @@ def test_every_path_ends_once() -> None:
         if book.state is State.ENDED:
             ends.append(path)
         steps = (*NEXT[book.state], *(("waits",) if book.may_wait else ()))
+        if book.state is State.TUNNEL and not book.count(FinishSending):
+            steps = (*steps, "finished")
         paths += [(*path, step) for step in steps]
     assert {*chain(*ends)} == {*STEPS}
     longest = max(ends, key=len)

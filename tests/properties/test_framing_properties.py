@@ -55,6 +55,15 @@ class Taker:
         del silent
         self.lost = why
 
+    def engine_tunnelled(self, data: bytes) -> None:
+        """Nor is there a tunnel."""
+
+    def engine_slow(self) -> None:
+        """Nor this."""
+
+    def engine_caught_up(self) -> None:
+        """Nor this."""
+
     def engine_flush(self) -> None:
         """Of no interest here."""
 

@@ -13,6 +13,7 @@ from http import HTTPStatus
 from typing import Final
 
 from tests.harness.client import RawClient, Response
+from tests.harness.tunnels import offer
 from tests.soak.answers import pieces_of
 from tests.soak.jobs import Framing, Job, Leave, Way
 from tests.soak.plans import MID, STATUS, Act
@@ -164,6 +165,9 @@ def request(job: Job) -> tuple[bytes, bytes]:
     """The head and the body, framed."""
     if job.way is Way.MALFORMED:
         return _MALFORMED[sum(job.id.encode()) % len(_MALFORMED)], b""
+    if job.way is Way.TUNNEL:
+        asks = {"x-request-id": job.id, "x-soak": str(job.plan)}
+        return offer(job.path, headers=asks), b""
     if job.way is Way.OWN:
         return b"GET /livez HTTP/1.1\r\nHost: soak\r\n\r\n", b""
     method = "DELETE" if job.way is Way.METHOD else "POST"
@@ -222,6 +226,8 @@ async def _do(client: SoakClient, job: Job) -> Seen:
             return await _leave(client, job)
         case Way.STUCK:
             return await _read_nothing(client, job)
+        case Way.TUNNEL:
+            return await _talk(client, job)
         case Way.LEAVE_MID | Way.SLOW:
             return await _read_chunks(client, job)
         case _:
@@ -256,6 +262,31 @@ async def _read_nothing(client: SoakClient, job: Job) -> Seen:
         return Seen(job=job, left=True)  # it was cut with a reset, which leaves nothing to read
     if seen.whole and seen.status == HTTPStatus.OK:
         return replace(seen, fault="it read nothing for long, and was not cut")
+    return seen
+
+
+async def _talk(client: SoakClient, job: Job) -> Seen:
+    """Say things through a tunnel and hear each again, as long as it lasts; then leave it."""
+    status, headers = await client.head()
+    upstream = _value(headers, "x-specswitch-upstream")
+    if status != HTTPStatus.SWITCHING_PROTOCOLS:
+        client.put_back(status, headers)
+        return judged(job, await client.response())
+    seen = Seen(job=job, status=status, upstream=upstream, closes=True)
+    for number in range(job.plan.pieces):
+        said = b"%d" % (number % 10) + b"." * job.plan.pad
+        client.send(said)
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                heard = await client.reader.readexactly(len(said))
+        except asyncio.IncompleteReadError as short:
+            fault = None if said.startswith(short.partial) else f"heard {short.partial[:40]!r}"
+            return replace(seen, fault=fault)
+        except ConnectionError:
+            return seen
+        if heard != said:
+            return replace(seen, fault=f"said {said[:40]!r}, heard {heard[:40]!r}")
+    await _leave(client, job)
     return seen
 
 

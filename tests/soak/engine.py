@@ -24,9 +24,10 @@ from typing import Final, cast
 import httptools
 import uvloop
 
+from tests.harness.tunnels import SWITCH
 from tests.harness.upstream import reply
 from tests.soak.answers import Ending, Pause, moves
-from tests.soak.plans import Plan, plan_in
+from tests.soak.plans import IN_TUNNELS, Act, Plan, plan_in
 
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 _BACKLOG: Final = 1024
@@ -68,6 +69,8 @@ class Asked:
     def __init__(self, path: str, headers: dict[bytes, bytes], body: bytes) -> None:
         self.path = path.partition("?")[0]
         self.plan = plan_in(body)
+        if self.plan is None:  # what asks for a tunnel has no body
+            self.plan = plan_in(headers.get(b"x-soak", b""))
         name = headers.get(b"x-request-id", b"-").decode("latin-1")
         self.id = name if self.plan is None else self.plan.id
         self.attempt = headers.get(b"x-specswitch-attempt", b"0").decode("latin-1")
@@ -87,15 +90,23 @@ class Conversation(asyncio.Protocol):
         self._asked: Asked | None = None
         self._room = asyncio.Event()
         self._room.set()
+        self._left: int | None = None
+        """In a tunnel: bytes that are said again before it does what its plan says."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Somebody is there."""
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """A part of a request."""
+        """A part of a request, or what comes through a tunnel."""
+        if self._left is not None:
+            self._say_again(data)
+            return
         try:
             self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            if rest := data[upgrade.args[0] :]:
+                self._say_again(rest)
         except httptools.HttpParserError:
             self._open().abort()
 
@@ -147,6 +158,9 @@ class Conversation(asyncio.Protocol):
             return
         self._engine.note("R", asked)
         self._asked = asked
+        if b"upgrade" in self._headers and asked.plan.act(self._engine.name) in IN_TUNNELS:
+            self._open_tunnel(asked.plan)
+            return
         self._task = asyncio.get_running_loop().create_task(self._answer(asked, asked.plan))
 
     async def _answer(self, asked: Asked, plan: Plan) -> None:
@@ -161,20 +175,48 @@ class Conversation(asyncio.Protocol):
         self._engine.note("E", asked)
         self._asked = None
 
+    # tunnels
+
+    def _open_tunnel(self, plan: Plan) -> None:
+        act = plan.act(self._engine.name)
+        self._left = 1 << 30 if act is Act.OK else (plan.pad + 1) * plan.pieces // 2
+        self._open().write(SWITCH)
+
+    def _say_again(self, data: bytes) -> None:
+        assert self._left is not None
+        assert self._asked is not None
+        assert self._asked.plan is not None
+        said = data[: self._left]
+        self._left -= len(said)
+        if self._transport is None:
+            return
+        self._transport.write(said)
+        if len(said) == len(data) and self._left:
+            return
+        act = self._asked.plan.act(self._engine.name)
+        if act is Act.RESET_MID:
+            _reset(self._transport)
+        elif act is Act.FIN_MID:
+            self._transport.close()
+
     async def _end(self, ending: Ending) -> None:
         if ending is Ending.SILENCE:
             await asyncio.Event().wait()
         transport = self._open()
         if ending is Ending.RESET:
-            raw: socket.socket = transport.get_extra_info("socket")
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-            transport.abort()
+            _reset(transport)
         else:
             transport.close()
 
     def _open(self) -> asyncio.Transport:
         assert self._transport is not None  # the task is cancelled before it goes
         return self._transport
+
+
+def _reset(transport: asyncio.Transport) -> None:
+    raw: socket.socket = transport.get_extra_info("socket")
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+    transport.abort()
 
 
 async def _serve(name: str, port: int, ledger: int) -> None:

@@ -30,6 +30,7 @@ class Way(StrEnum):
     TOO_LARGE = auto()
     MALFORMED = auto()  # not HTTP that is accepted
     LONG_HEAD = auto()
+    TUNNEL = auto()  # a WebSocket, whose engine says everything again
 
 
 class Leave(StrEnum):
@@ -94,6 +95,7 @@ _WAYS: Final = {
     Way.TOO_LARGE: 12,
     Way.MALFORMED: 20,
     Way.LONG_HEAD: 10,
+    Way.TUNNEL: 25,
 }
 """Shares, in thousandths or so."""
 
@@ -119,6 +121,16 @@ _ACTS: Final = {
     Act.RAGGED_MID: 14,
     Act.GARBAGE_MID: 8,
 }
+_TUNNEL_ACTS: Final = {
+    Act.OK: 70,
+    Act.STATUS_400: 5,
+    Act.RESET_HEAD: 5,
+    Act.FIN_HEAD: 5,
+    Act.SILENT_MID: 5,
+    Act.RESET_MID: 10,
+    Act.FIN_MID: 10,
+}
+TUNNEL_PATH: Final = "/v1/realtime"
 MODEL_PATHS: Final = ("/v1/embeddings", "/tokenize")
 SLOW_MS: Final = 150
 """Later than an engine may die for its request to be sent again (100 ms)."""
@@ -136,6 +148,8 @@ def jobs(seed: int) -> Iterator[Job]:
 
 
 def _job(lots: Random, name: str, way: Way) -> Job:
+    if way is Way.TUNNEL:
+        return _tunnel(lots, name)
     large = way in {Way.SLOW, Way.STUCK}
     model = not large and lots.randrange(12) == 0
     path = lots.choice(MODEL_PATHS if model else tuple(STREAMS))
@@ -156,6 +170,15 @@ def _job(lots: Random, name: str, way: Way) -> Job:
         patience=lots.choice((0, 0, 1, 5, 20, 60)),
         extra=tuple(extra),
     )
+
+
+def _tunnel(lots: Random, name: str) -> Job:
+    acts, shares = list(_TUNNEL_ACTS), list(_TUNNEL_ACTS.values())
+    spec, base = lots.choices(acts, shares, k=2)
+    pad = lots.choice((0, 10, 3000, 200_000))
+    plan = Plan(id=name, spec=spec, base=base, pieces=lots.randint(1, 6), pad=pad)
+    leave = lots.choice(tuple(Leave))
+    return Job(id=name, way=Way.TUNNEL, path=TUNNEL_PATH, plan=plan, leave=leave)
 
 
 def _plan(lots: Random, name: str) -> Plan:

@@ -46,6 +46,9 @@ MID: Final = frozenset(
 )
 """Answers with 200 that never end."""
 
+IN_TUNNELS: Final = frozenset({Act.OK, Act.SILENT_MID, Act.RESET_MID, Act.FIN_MID})
+"""What an engine does once it has agreed to a tunnel."""
+
 REFUSALS: Final = frozenset({Act.STATUS_429, Act.STATUS_503, Act.EVENT_503})
 """What may be retried at the other engine."""
 

@@ -22,6 +22,7 @@ Entry = Mapping[str, object]
 NO_REQUEST: Final = frozenset({Way.MALFORMED, Way.LONG_HEAD})
 """What never becomes a request: it has no id, and is counted all the same."""
 UNCOUNTED: Final = frozenset({Way.OWN, Way.LEAVE_HEAD})
+_SWITCHED: Final = 101
 _MAY_BE_LOST: Final = frozenset({"upstream_reset", "upstream_timeout"})
 
 
@@ -140,6 +141,11 @@ def _agree(seen: Seen, entry: Entry) -> bool:
         return (outcome, entry["attempts"]) == ("abandoned", 0)
     if seen.left:
         return True  # it may have ended before we saw that nobody was there
+    if seen.job.way is Way.TUNNEL and seen.status == _SWITCHED:
+        return outcome in {"ok", "failed"} and (status, entry.get("upstream")) == (
+            seen.status,
+            seen.upstream,
+        )
     if seen.whole:
         good = outcome != "abandoned" and status == seen.status
         return good and (outcome != "ok" or entry.get("upstream") == seen.upstream)

@@ -5,7 +5,8 @@ import pytest
 from proxy.core.endpoints import ENDPOINTS, Endpoint, Kind, find
 from proxy.core.peek import Dialect
 
-POST, GET = ("POST",), ("GET", "HEAD")
+POST, GET, BOTH = ("POST",), ("GET", "HEAD"), ("GET", "POST")
+POST_OR_PUT = ("POST", "PUT")
 
 GENERATION = {
     "/v1/chat/completions": Dialect.OPENAI_CHAT,
@@ -19,20 +20,51 @@ GENERATION = {
 }
 MODEL_POSTS = [
     "/v1/embeddings",
-    "/v1/rerank",
     "/v1/score",
+    "/v1/decisions",
     "/v1/classify",
-    "/classify",
-    "/encode",
+    "/v1/systemone",
     "/tokenize",
     "/detokenize",
     "/v1/tokenize",
     "/v1/detokenize",
     "/v1/messages/count_tokens",
-    "/v1/audio/transcriptions",
+    "/parse_function_call",
+    "/separate_reasoning",
     "/api/show",
 ]
+AUDIO = "/v1/audio/transcriptions"
+MODEL_POSTS_OR_PUTS = ["/v1/rerank", "/classify", "/encode"]
 MODEL_GETS = ["/v1/models", "/api/tags", "/model_info", "/get_model_info"]
+PAIR = ["/server_info", "/get_server_info", "/v1/loads", "/metrics"]
+ADMINISTRATION = {
+    "/flush_cache": BOTH,
+    "/abort_request": POST,
+    "/load_lora_adapter": POST,
+    "/unload_lora_adapter": POST,
+    "/pause_generation": POST,
+    "/continue_generation": POST,
+    "/configure_logging": BOTH,
+    "/start_profile": BOTH,
+    "/stop_profile": BOTH,
+}
+WITHHELD = {
+    "/update_weights_from_disk": POST,
+    "/update_weights_from_tensor": POST,
+    "/update_weights_from_distributed": POST,
+    "/update_weights_from_ipc": POST,
+    "/begin_weight_update": POST,
+    "/end_weight_update": POST,
+    "/init_weights_update_group": POST,
+    "/destroy_weights_update_group": POST,
+    "/init_weights_send_group_for_remote_instance": POST,
+    "/send_weights_to_remote_instance": POST,
+    "/update_weight_version": POST,
+    "/get_weights_by_name": BOTH,
+    "/release_memory_occupation": BOTH,
+    "/resume_memory_occupation": BOTH,
+    "/weights_checker": BOTH,
+}
 OWN = ["/livez", "/readyz", "/health", "/health_generate", "/ready", "/ping"]
 HOLD_THE_HEAD = {"/v1/chat/completions", "/v1/completions"}
 
@@ -41,22 +73,14 @@ NOT_SERVED = [
     "/",
     "*",
     "v1/models",
-    # SGLang's administration
-    "/flush_cache",
+    # SGLang's administration, but what both servers can do alike
     "/update_weights",
-    "/update_weights_from_disk",
-    "/update_weights_from_tensor",
-    "/update_weights_from_distributed",
-    "/release_memory_occupation",
-    "/resume_memory_occupation",
-    "/pause_generation",
-    "/continue_generation",
-    "/load_lora_adapter",
-    "/unload_lora_adapter",
     "/set_internal_state",
-    "/start_profile",
-    "/abort_request",
-    "/metrics",
+    "/load_lora_adapter_from_tensors",
+    "/freeze_gc",
+    "/flush_cache/",
+    "/metrics/",
+    "/vertex_generate",
     "/docs",
     "/openapi.json",
     "/v1/files",
@@ -127,11 +151,12 @@ NOT_SERVED = [
 
 @pytest.mark.parametrize(("path", "dialect"), GENERATION.items())
 def test_generation(path: str, dialect: Dialect) -> None:
-    """Routed by policy, POST only, read in its dialect."""
+    """Routed by policy, read in its dialect; POST only, but where SGLang takes PUT for the same."""
     found = find(path.encode())
 
     assert found is not None
-    assert (found.template, found.kind, found.methods) == (path, Kind.GENERATION, POST)
+    methods = POST_OR_PUT if path == "/generate" else POST
+    assert (found.template, found.kind, found.methods) == (path, Kind.GENERATION, methods)
     assert found.dialect is dialect
     assert found.needs_key
 
@@ -156,7 +181,11 @@ def test_what_lives_in_one_server(path: str, template: str, methods: tuple[str, 
 
 @pytest.mark.parametrize(
     ("path", "methods"),
-    [*((path, POST) for path in MODEL_POSTS), *((path, GET) for path in MODEL_GETS)],
+    [
+        *((path, POST) for path in MODEL_POSTS),
+        *((path, POST_OR_PUT) for path in MODEL_POSTS_OR_PUTS),
+        *((path, GET) for path in MODEL_GETS),
+    ],
 )
 def test_model_paths(path: str, methods: tuple[str, ...]) -> None:
     """Any server can answer them, and their bodies are not looked into."""
@@ -200,6 +229,37 @@ def test_health_paths(path: str) -> None:
     assert not found.needs_key
 
 
+@pytest.mark.parametrize("path", PAIR)
+def test_pages_of_the_pair(path: str) -> None:
+    """Put together here; metrics only where they are configured."""
+    found = find(path.encode())
+
+    assert found is not None
+    assert (found.template, found.kind, found.methods) == (path, Kind.PAIR, GET)
+    assert found.is_errand
+    assert found.needs_key
+    assert found.reserved is (path == "/metrics")
+    assert not found.by_admin
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "methods"),
+    [
+        *((path, Kind.ADMINISTRATION, methods) for path, methods in ADMINISTRATION.items()),
+        *((path, Kind.WITHHELD, methods) for path, methods in WITHHELD.items()),
+    ],
+)
+def test_administration(path: str, kind: Kind, methods: tuple[str, ...]) -> None:
+    """For who presents the key for it; with SGLang's methods, which are without HEAD."""
+    found = find(path.encode())
+
+    assert found is not None
+    assert (found.template, found.kind, found.methods) == (path, kind, methods)
+    assert found.is_errand is (kind is Kind.ADMINISTRATION)
+    assert found.reserved
+    assert found.by_admin
+
+
 @pytest.mark.parametrize("path", NOT_SERVED)
 def test_everything_else_is_not_served(path: str) -> None:
     """No administration, and no second spelling of anything."""
@@ -210,7 +270,9 @@ def test_every_row_was_looked_at() -> None:
     """The tables above and the allow-list are the same paths, each once."""
     with_ids = {"/v1/models/{id}", "/v1/responses/{id}", "/v1/responses/{id}/cancel"}
     sessions = {"/open_session", "/close_session"}
-    listed = {*GENERATION, *MODEL_POSTS, *MODEL_GETS, *OWN, *with_ids, *sessions}
+    ours = {*OWN, *PAIR, *ADMINISTRATION, *WITHHELD}
+    posts = {*GENERATION, *MODEL_POSTS, *MODEL_POSTS_OR_PUTS}
+    listed = {*posts, *MODEL_GETS, *ours, *with_ids, *sessions, AUDIO, "/v1/realtime"}
 
     assert {row.template for row in ENDPOINTS} == listed
     assert len(ENDPOINTS) == len(listed)
@@ -218,10 +280,34 @@ def test_every_row_was_looked_at() -> None:
 
 @pytest.mark.parametrize("row", ENDPOINTS, ids=lambda row: str(row.template))
 def test_head_goes_where_get_goes(row: Endpoint) -> None:
-    """And nowhere else."""
-    assert ("HEAD" in row.methods) is ("GET" in row.methods)
+    """And nowhere else: a tunnel has no head that could be asked for alone.
+
+    Nor is what does something done by asking for a head.
+    """
+    asks = "GET" in row.methods and not row.tunnel and not row.by_admin
+    assert ("HEAD" in row.methods) is asks
 
 
 def test_heads_are_held_where_the_engine_holds_them() -> None:
     """Only on chat and completions does the head come with the first event anyway."""
     assert {row.template for row in ENDPOINTS if row.holds_head} == HOLD_THE_HEAD
+
+
+def test_streams_of_audio_are_read_and_its_bodies_are_not() -> None:
+    """A form is no JSON; what SGLang streams for it has the events of chat."""
+    found = find(AUDIO.encode())
+
+    assert found is not None
+    assert (found.kind, found.methods, found.dialect) == (Kind.MODEL, POST, None)
+    assert {row.template: row.stream_dialect for row in ENDPOINTS if row.stream_dialect} == {
+        AUDIO: Dialect.OPENAI_CHAT
+    }
+
+
+def test_the_one_tunnel() -> None:
+    """A WebSocket is a GET, and nothing but it is one."""
+    found = find(b"/v1/realtime")
+
+    assert found is not None
+    assert (found.kind, found.methods, found.dialect) == (Kind.MODEL, ("GET",), None)
+    assert [row.template for row in ENDPOINTS if row.tunnel] == ["/v1/realtime"]

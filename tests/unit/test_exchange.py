@@ -1,14 +1,18 @@
 """The exchange: what it commands when a request goes well, and when it does not."""
 
 from collections.abc import Callable
+from math import inf
 
 import pytest
 
+from proxy.core.errands import Reply
 from proxy.core.places import Evidence
 from proxy.core.words import Outcome, RetryCause
 from proxy.data.events import (
     Ask,
     AskOther,
+    CancelErrand,
+    ClientFinished,
     ClientGone,
     Connect,
     Connected,
@@ -16,6 +20,8 @@ from proxy.data.events import (
     DropEngine,
     EndAnswer,
     EngineLost,
+    ErrandOver,
+    ErrandRead,
     Event,
     Expired,
     FirstEventRead,
@@ -31,9 +37,18 @@ from proxy.data.events import (
     ResponseEnded,
     Send,
     SendHead,
+    Tell,
 )
-from proxy.data.exchange import TRANSITIONS, State
-from proxy.errors import BodyTooLarge, IllegalEvent, Overloaded
+from proxy.data.exchange import ERRAND_GRACE_SECONDS, TRANSITIONS, State
+from proxy.errors import (
+    BodyTooLarge,
+    IllegalEvent,
+    InternalError,
+    NoUpstream,
+    Overloaded,
+    PartialFailure,
+    Refusal,
+)
 from tests.harness.talk import (
     ABANDONED,
     AT_BASE,
@@ -47,14 +62,17 @@ from tests.harness.talk import (
     NONE,
     OK,
     REJECTED,
+    REPLY,
     SPEC,
     START,
+    TIMEOUTS,
     TOKEN,
     After,
     Answers,
     Cuts,
     Ends,
     Talk,
+    asking,
     awaiting,
     connecting,
     ended,
@@ -63,6 +81,7 @@ from tests.harness.talk import (
     relaying,
     retrying,
     stream,
+    tunnel,
     waiting,
 )
 
@@ -636,10 +655,63 @@ def relaying_stream() -> Talk:
     return talk
 
 
+# Errands -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome"),
+    [(200, OK), (404, OK), (429, FAILED), (503, FAILED), (500, FAILED), (502, FAILED)],
+)
+def test_an_errand_ends_with_its_answer(status: int, outcome: Outcome) -> None:
+    """Counted as an engine's own would be, without a place; and then told."""
+    reply = Reply(status=status, content_type="text/plain", body=b"")
+    assert asking() >> ErrandOver(reply) << Ends(outcome) << Tell(reply)
+
+
+def test_an_answer_that_is_an_error_of_ours_is_counted_as_that() -> None:
+    """Its code goes into the record."""
+    refusal = PartialFailure("spec alone")
+    reply = Reply(status=502, content_type="text/plain", body=b"", refusal=refusal)
+    assert asking() >> ErrandOver(reply) << Ends(FAILED, code="partial_failure") << Tell(reply)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "outcome"),
+    [(NoUpstream("both down"), REJECTED), (InternalError("a fault of ours"), FAILED)],
+)
+def test_an_errand_without_an_answer_is_refused(refusal: Refusal, outcome: Outcome) -> None:
+    """That nobody could be asked is nobody's failure; our own fault is one."""
+    code = refusal.code
+    assert asking() >> ErrandOver(refusal) << Ends(outcome, code=code) << Answers(code)
+
+
+def test_nobody_is_asked_for_a_client_that_has_left() -> None:
+    """What runs is cancelled."""
+    assert asking() >> ClientGone() << CancelErrand() << Ends(ABANDONED)
+
+
+def test_an_errand_has_a_deadline() -> None:
+    """A little past that of any answer, since it ends by itself and knows more then."""
+    talk = asking()
+    assert talk.deadline == TIMEOUTS.response + ERRAND_GRACE_SECONDS
+    assert (
+        talk
+        >> After(talk.deadline)
+        >> Expired()
+        << CancelErrand()
+        << Ends(FAILED, code="upstream_timeout")
+        << Answers("upstream_timeout")
+    )
+    assert "3605 s" in talk.message
+    assert talk.deadline == inf
+
+
 # The table ---------------------------------------------------------------------------------------
 
 EVENTS: tuple[Event, ...] = (
     RequestRead(),
+    ErrandRead(),
+    ErrandOver(REPLY),
     Placed(AT_SPEC),
     NotPlaced(),
     Queued(),
@@ -651,17 +723,20 @@ EVENTS: tuple[Event, ...] = (
     ResponseEnded(reusable=True),
     lost(),
     ClientGone(),
+    ClientFinished(),
     Expired(),
 )
 
 LEGAL: dict[State, tuple[Callable[[], Talk], set[type[Event]]]] = {
-    State.READING: (Talk, {RequestRead, Refused, ClientGone}),
+    State.READING: (Talk, {RequestRead, ErrandRead, Refused, ClientGone}),
+    State.ERRAND: (asking, {ErrandOver, ClientGone, Expired}),
     State.WAITING: (waiting, {Placed, Refused, ClientGone}),
     State.CONNECTING: (connecting, {Connected, ConnectFailed, Refused, ClientGone, Expired}),
     State.AWAITING: (awaiting, {HeadRead, EngineLost, ClientGone, Expired}),
     State.HOLDING: (holding, {FirstEventRead, ResponseEnded, EngineLost, ClientGone, Expired}),
     State.RETRYING: (retrying, {Placed, NotPlaced, Queued, ClientGone}),
     State.RELAYING: (relaying, {ResponseEnded, EngineLost, ClientGone, Expired}),
+    State.TUNNEL: (tunnel, {ResponseEnded, EngineLost, ClientFinished, ClientGone, Expired}),
     State.ENDED: (ended, set()),
 }
 

@@ -193,6 +193,14 @@ def test_a_request_is_counted_once_at_its_end() -> None:
     }
 
 
+def test_a_tunnel_has_no_duration_that_would_say_anything() -> None:
+    """It lasts as long as its two sides like; it is counted like any request."""
+    assert Scene().counted(ended(status=101)) == {
+        f'requests_total{{endpoint="{CHAT}",outcome="ok",upstream="spec"}}': 1,
+        'responses_total{code="101",upstream="spec"}': 1,
+    }
+
+
 def test_a_request_says_its_times_and_tokens() -> None:
     """Each in the histogram of its upstream, or in the one of ours."""
     record = ended(upstream=BASE)

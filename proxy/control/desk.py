@@ -1,0 +1,166 @@
+"""Runs errands: asks both servers, and has one answer made of what they say.
+
+What many ask at the same time is asked once. How many errands run at one time is bounded, so that
+whoever asks for what costs an engine time, or us connections, takes them from nobody else; the
+others wait in turn. The data plane starts errands and is told of their end (core/errands).
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from proxy.control import fanout
+from proxy.control.engine import Answer, Question, Reach, Within, ask
+from proxy.control.pages import ABSENT, PAGES, Heard
+from proxy.core.errands import Asker, Errand, Result
+from proxy.core.words import UpstreamName
+from proxy.errors import EngineError, InternalError
+
+MOST_PAGES = 8
+"""Pages that are put together at one time, each over two connections."""
+MOST_ORDERS = 8
+"""The same of administration, which may take minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Seconds that a server may take."""
+
+    connect: float
+    page: float
+    administration: float
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """An errand that runs, for all who wait for the same."""
+
+    errand: Errand
+    task: asyncio.Task[Result]
+    askers: list[Asker] = field(default_factory=list)
+
+
+class _Visit:
+    """One asker's share in a run."""
+
+    def __init__(self, desk: "Desk", run: _Run, asker: Asker) -> None:
+        self._desk = desk
+        self._run = run
+        self._asker = asker
+
+    def cancel(self) -> None:
+        """Nobody waits for it any more."""
+        self._desk.left(self._run, self._asker)
+
+
+class Desk:
+    """Runs errands on the two servers of the pair."""
+
+    def __init__(
+        self,
+        reaches: Callable[[], Mapping[UpstreamName, Reach]],
+        patience: Callable[[], Patience],
+    ) -> None:
+        """Both are asked for at the start of an errand, so that a reload counts for the next."""
+        self._reaches = reaches
+        self._patience = patience
+        self._runs: set[_Run] = set()
+        self._shared: dict[Errand, _Run] = {}
+        self._pages = asyncio.Semaphore(MOST_PAGES)
+        self._orders = asyncio.Semaphore(MOST_ORDERS)
+
+    def start(self, errand: Errand, asker: Asker) -> _Visit:
+        """Run `errand`, or wait with those who ask for the same; `asker` is told later."""
+        run = self._shared.get(errand)
+        if run is None:
+            task = asyncio.get_running_loop().create_task(self._run(errand), name=errand.template)
+            run = _Run(errand, task)
+            self._runs.add(run)
+            if errand.template in PAGES:
+                self._shared[errand] = run
+            task.add_done_callback(lambda _: self._over(run))
+        run.askers.append(asker)
+        return _Visit(self, run, asker)
+
+    def left(self, run: _Run, asker: Asker) -> None:
+        """Somebody waits no longer; what nobody waits for is not gone on with."""
+        if asker in run.askers:
+            run.askers.remove(asker)
+            if not run.askers:
+                self._forget(run)
+                run.task.cancel()
+
+    async def close(self) -> None:
+        """End what runs; nobody waits for it any more."""
+        tasks = [run.task for run in self._runs]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _forget(self, run: _Run) -> None:
+        if self._shared.get(run.errand) is run:
+            del self._shared[run.errand]
+
+    def _over(self, run: _Run) -> None:
+        self._forget(run)
+        self._runs.discard(run)
+        if run.task.cancelled():
+            return
+        fault = run.task.exception()
+        if fault is None:
+            result = run.task.result()
+        else:
+            context = {"message": "an errand failed within specswitch", "exception": fault}
+            asyncio.get_running_loop().call_exception_handler(context)
+            result = InternalError("specswitch itself has failed at this; its log says more")
+        askers, run.askers = run.askers, []
+        for asker in askers:
+            asker.errand_over(result)
+
+    async def _run(self, errand: Errand) -> Result:
+        page = PAGES.get(errand.template)
+        patience = self._patience()
+        if page is None:
+            async with self._orders:
+                within = Within(patience.connect, patience.administration)
+                heard = await self._heard(errand, (fanout.question(errand),), within)
+            return fanout.result(errand, heard)
+        async with self._pages:
+            within = Within(patience.connect, patience.page)
+            heard = await self._heard(errand, page.questions(errand), within)
+        # A page of many ranks takes long to read, and streams must not wait for it.
+        return await asyncio.to_thread(page.result, errand, heard)
+
+    async def _heard(
+        self, errand: Errand, questions: tuple[Question, ...], within: Within
+    ) -> Heard:
+        """Ask both at the same time."""
+        theirs = None if errand.key is None else errand.key.decode("latin-1")
+        administers = errand.template not in PAGES
+        async with asyncio.TaskGroup() as group:
+            asked = {
+                name: group.create_task(
+                    _answer(
+                        reach,
+                        questions,
+                        key=theirs if administers else reach.api_key or theirs,
+                        within=within,
+                    )
+                )
+                for name, reach in self._reaches().items()
+            }
+        return {name: task.result() for name, task in asked.items()}
+
+
+async def _answer(
+    reach: Reach, questions: tuple[Question, ...], *, key: str | None, within: Within
+) -> Answer | EngineError:
+    """The answer of one server to the first of `questions` that it knows; or why there is none."""
+    try:
+        for question in questions:
+            answer = await ask(reach, question, key=key, within=within)
+            if answer.status not in ABSENT:
+                break
+    except EngineError as error:
+        return error
+    return answer

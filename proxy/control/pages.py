@@ -1,0 +1,196 @@
+"""The pages of the pair as one server: what each server is asked for, and what is made of it.
+
+A page is asked for when it is asked for, of both at the same time. One server is enough: what it
+says is answered, and that the other is missing. Where neither gives one, an engine's own refusal
+passes (it has no such page, or the query makes no sense to it), else there is no upstream.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final, Generic, TypeAlias, TypeVar
+from urllib.parse import parse_qsl, urlencode
+
+from proxy.control.engine import MAX_ANSWER_BYTES, MAX_METRICS_BYTES, Answer, Question
+from proxy.control.one_load import one_load, prometheus
+from proxy.control.one_metrics import METRICS_TYPE, one_metrics
+from proxy.control.one_server import one_server
+from proxy.core.errands import Errand, Reply, Result
+from proxy.core.refusals import RETRY_AFTER_DOWN
+from proxy.core.words import UpstreamName
+from proxy.errors import EngineError, EngineSilentError, EngineUnaskedError, NoUpstream
+
+T = TypeVar("T")
+Heard: TypeAlias = Mapping[UpstreamName, Answer | EngineError]
+"""What each server has answered, or why it has not."""
+
+ABSENT: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED})
+JSON: Final = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """One page."""
+
+    paths: tuple[str, ...]
+    """Where a server has it; the later ones are those of older versions."""
+    most: int
+    """Bytes of a server's answer."""
+    query: Callable[[bytes], bytes]
+    """What of the client's query the servers are asked with."""
+    read: Callable[[bytes], T]
+    """Raises ValueError or RecursionError where it is not what SGLang answers."""
+    made: Callable[[Errand, Mapping[UpstreamName, T], Mapping[UpstreamName, str]], Reply]
+    """The pair's, of those that were read and of what is to be said of each."""
+
+    def questions(self, errand: Errand) -> tuple[Question, ...]:
+        """What a server is asked, in turn, while it does not have it."""
+        query = self.query(errand.query)
+        return tuple(
+            Question(method="GET", path=path, query=query, most=self.most) for path in self.paths
+        )
+
+    def result(self, errand: Errand, heard: Heard) -> Result:
+        """What becomes of the servers' answers."""
+        read: dict[UpstreamName, T] = {}
+        said: dict[UpstreamName, str] = {}
+        for name, answer in heard.items():
+            if isinstance(answer, EngineError):
+                said[name] = _why(answer)
+            elif answer.status != HTTPStatus.OK:
+                said[name] = f"answers {answer.status}"
+            else:
+                try:
+                    read[name] = self.read(answer.body)
+                    said[name] = "ok"
+                except (ValueError, RecursionError):
+                    said[name] = "does not answer as SGLang does"
+        if not read:
+            return _none(heard, said)
+        return self.made(errand, read, said)
+
+
+def _why(error: EngineError) -> str:
+    """In words that hold no address, which is nobody's business here."""
+    if isinstance(error, EngineSilentError):
+        return "did not answer in time"
+    if isinstance(error, EngineUnaskedError):
+        return "was not asked: no file descriptor is free"
+    return "could not be asked"
+
+
+def _none(heard: Heard, said: Mapping[UpstreamName, str]) -> Result:
+    for name in (UpstreamName.BASE, UpstreamName.SPEC):
+        answer = heard[name]
+        if isinstance(answer, Answer) and _passes(answer.status):
+            # As it came, like every answer of an engine that is no page of the pair.
+            return Reply(
+                status=answer.status, content_type=answer.content_type or JSON, body=answer.body
+            )
+    why = ", ".join(f"{name} {what}" for name, what in said.items())
+    return NoUpstream(f"no upstream could tell: {why}", retry_after=RETRY_AFTER_DOWN)
+
+
+def _passes(status: int) -> bool:
+    """Whether it is a client's fault that we know the name of."""
+    return 400 <= status < 500 and status in _KNOWN  # noqa: PLR2004 - RFC 9110 section 15.5
+
+
+_KNOWN: Final = frozenset(each.value for each in HTTPStatus)
+
+
+def parsed(body: bytes) -> object:
+    """JSON; what it cannot hold and engines write all the same (NaN) is null.
+
+    Raises ValueError, or RecursionError where it is nested too deeply.
+    """
+    return json.loads(body, parse_constant=lambda _: None)
+
+
+def json_body(value: object) -> bytes:
+    """`value` as it is sent."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
+
+
+def _object(body: bytes) -> dict[str, object]:
+    value = parsed(body)
+    if not isinstance(value, dict):
+        raise ValueError("no object")  # noqa: TRY004 - of its text, not of a type
+    return value
+
+
+def _no_query(_query: bytes) -> bytes:
+    return b""
+
+
+def _server(
+    _errand: Errand,
+    pages: Mapping[UpstreamName, dict[str, object]],
+    said: Mapping[UpstreamName, str],
+) -> Reply:
+    body = json_body({**one_server(pages), "specswitch": said})
+    return Reply(status=HTTPStatus.OK, content_type=JSON, body=body)
+
+
+def _query_of_load(query: bytes) -> bytes:
+    """Without what is ours: ranks are the pair's, and its format is made here."""
+    pairs = _pairs(query)
+    kept = [each for each in pairs if not _is_ours(*each)]
+    return urlencode(kept, encoding="latin-1").encode()
+
+
+def _is_ours(name: str, value: str) -> bool:
+    return (name == "dp_rank" and _rank(value) is not None) or name == "format"
+
+
+def _rank(value: str) -> int | None:
+    digits = value.removeprefix("-")
+    return int(value) if digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS else None
+
+
+_DIGITS: Final = 9
+"""More than any rank has; the engine says what it thinks of a longer one."""
+
+
+def _pairs(query: bytes) -> list[tuple[str, str]]:
+    return parse_qsl(query.decode("latin-1"), keep_blank_values=True, encoding="latin-1")
+
+
+def _load(
+    errand: Errand,
+    pages: Mapping[UpstreamName, dict[str, object]],
+    said: Mapping[UpstreamName, str],
+) -> Reply:
+    asked = dict(_pairs(errand.query))
+    made = one_load(pages, _rank(asked.get("dp_rank", "")))
+    if asked.get("format") == "prometheus":
+        loads = made["loads"]
+        assert isinstance(loads, list)  # noqa: S101 - as it is made
+        text = "".join(f"# specswitch: {note}\n" for note in _notes(said)) + prometheus(loads)
+        return Reply(status=HTTPStatus.OK, content_type=METRICS_TYPE, body=text.encode())
+    body = json_body({**made, "specswitch": said})
+    return Reply(status=HTTPStatus.OK, content_type=JSON, body=body)
+
+
+def _metrics(
+    _errand: Errand, pages: Mapping[UpstreamName, str], said: Mapping[UpstreamName, str]
+) -> Reply:
+    text = one_metrics(pages, _notes(said))
+    return Reply(status=HTTPStatus.OK, content_type=METRICS_TYPE, body=text.encode())
+
+
+def _notes(said: Mapping[UpstreamName, str]) -> list[str]:
+    return [f"{name} {what}" for name, what in said.items() if what != "ok"]
+
+
+_SERVER: Final = Page(
+    ("/server_info", "/get_server_info"), MAX_ANSWER_BYTES, _no_query, _object, _server
+)
+PAGES: Final[Mapping[str, Page[dict[str, object]] | Page[str]]] = {
+    "/server_info": _SERVER,
+    "/get_server_info": _SERVER,
+    "/v1/loads": Page(("/v1/loads",), MAX_ANSWER_BYTES, _query_of_load, _object, _load),
+    "/metrics": Page(("/metrics",), MAX_METRICS_BYTES, _no_query, bytes.decode, _metrics),
+}
+"""By the route's template."""

@@ -1,0 +1,53 @@
+"""A server's account of itself without what nobody else may know.
+
+SGLang's `/server_info` holds its arguments two times and more, keys included, and its command line.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+_SECRET_ENDS: Final = ("_key", "_password", "_token")
+_SECRET_NAMES: Final = frozenset({"key", "password", "token", "authorization", "launch_command"})
+_REMOVED: Final = "[removed]"
+_LEAST: Final = 8
+"""Characters; a shorter text (`</s>` is a token, too) would be found in what is no secret."""
+
+
+def redacted(page: dict[str, object]) -> dict[str, object]:
+    """`page` without secrets, at any depth, in lists too.
+
+    What is called a key, a password or a token is left out. A text elsewhere that holds the value
+    of one is replaced: a command line as a list, a header. Raises RecursionError where `page` is
+    nested too deeply.
+    """
+    secrets = frozenset(_secrets(page, secret=False))
+    return {name: _clean(value, secrets) for name, value in page.items() if not _is_secret(name)}
+
+
+def _is_secret(name: str) -> bool:
+    lowered = name.lower()
+    return lowered in _SECRET_NAMES or lowered.endswith(_SECRET_ENDS)
+
+
+def _secrets(value: object, *, secret: bool) -> Iterator[str]:
+    """The texts that stand where a secret is called one."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _secrets(inner, secret=secret or _is_secret(name))
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _secrets(inner, secret=secret)
+    elif isinstance(value, str) and secret and len(value) >= _LEAST:
+        yield value
+
+
+def _clean(value: object, secrets: frozenset[str]) -> object:
+    if isinstance(value, dict):
+        return {
+            name: _clean(inner, secrets) for name, inner in value.items() if not _is_secret(name)
+        }
+    if isinstance(value, list):
+        return [_clean(inner, secrets) for inner in value]
+    if isinstance(value, str) and any(hidden in value for hidden in secrets):
+        return _REMOVED
+    return value

@@ -1,0 +1,165 @@
+"""/v1/loads of two servers as that of one with two ranks."""
+
+import pytest
+
+from proxy.control.one_load import one_load, one_rank, prometheus
+from proxy.core.words import UpstreamName
+
+SPEC, BASE = UpstreamName.SPEC, UpstreamName.BASE
+
+
+def page(*ranks: dict[str, object], **more: object) -> dict[str, object]:
+    """As SGLang 0.5.23 answers."""
+    head = {"timestamp": "2026-01-01T00:00:00+00:00", "version": "0.5.23", "accelerator": "a"}
+    return {**head, "num_accelerators": 1, "loads": [*ranks], **more}
+
+
+def test_spec_is_rank_0_and_base_rank_1() -> None:
+    """With all that each says; the rest is base's."""
+    spec = page({"dp_rank": 0, "num_running_reqs": 1, "speculative": {"accept_length": 2.0}})
+    base = page({"dp_rank": 0, "num_running_reqs": 5, "decode_moments": None}, version="x")
+    assert one_load({SPEC: spec, BASE: base}) == {
+        **page(version="x"),
+        "loads": [
+            {"dp_rank": 0, "num_running_reqs": 1, "speculative": {"accept_length": 2.0}},
+            {"dp_rank": 1, "num_running_reqs": 5, "decode_moments": None},
+        ],
+    }
+
+
+@pytest.mark.parametrize(("name", "rank"), [(SPEC, 0), (BASE, 1)])
+def test_one_alone_keeps_its_rank(name: UpstreamName, rank: int) -> None:
+    """So that a server that is missing does not make the other look like it."""
+    made = one_load({name: page({"dp_rank": 0, "num_running_reqs": 1})})
+    assert made == page({"dp_rank": rank, "num_running_reqs": 1})
+
+
+@pytest.mark.parametrize(("rank", "found"), [(0, [0]), (1, [1]), (2, []), (-1, []), (None, [0, 1])])
+def test_one_rank_can_be_asked_for(rank: int | None, found: list[int]) -> None:
+    """Another one has no load, as in SGLang."""
+    made = one_load({SPEC: page({"a": 1}), BASE: page({"a": 2})}, rank)
+    loads = made["loads"]
+    assert isinstance(loads, list)
+    assert [each["dp_rank"] for each in loads] == found
+
+
+@pytest.mark.parametrize("loads", [None, "a", 1, {}, [], [None, "a"]])
+def test_odd_loads_are_none(loads: object) -> None:
+    """The other's stands alone."""
+    made = one_load({SPEC: {"loads": loads}, BASE: page({"a": 2})})
+    assert made["loads"] == [{"a": 2, "dp_rank": 1}]
+    made = one_load({SPEC: page({"a": 2}), BASE: {"loads": loads}})
+    assert made["loads"] == [{"a": 2, "dp_rank": 0}]
+
+
+def test_ranks_of_one_server_become_one() -> None:
+    """Each figure by its rule."""
+    first: dict[str, object] = {
+        "timestamp": 20.0,
+        "dp_rank": 0,
+        "num_running_reqs": 1,
+        "max_total_num_tokens": 100,
+        "token_usage": 0.5,
+        "gen_throughput": 10.0,
+        "cache_hit_rate": 0.2,
+        "utilization": 0.0,
+        "decode_moments": [1, 2.0],
+        "memory": {"weight_gb": 1.0},
+        "speculative": {"accept_length": 2.0, "accept_rate": 0.5},
+        "disaggregation": {"mode": "null", "kv_transfer_latency_ms": 2.0},
+        "odd": [1],
+        "lists": [1, "a"],
+        "flag": True,
+        "only": 1,
+        "none": None,
+    }
+    second: dict[str, object] = {
+        "timestamp": 10.0,
+        "dp_rank": 1,
+        "num_running_reqs": 2,
+        "max_total_num_tokens": 300,
+        "token_usage": 0.1,
+        "gen_throughput": 5.0,
+        "cache_hit_rate": 0.4,
+        "utilization": 1.0,
+        "decode_moments": [10, 20.0],
+        "memory": {"weight_gb": 1.0},
+        "speculative": {"accept_length": 3.0, "accept_rate": 0.7},
+        "disaggregation": {"mode": "null", "kv_transfer_latency_ms": 4.0},
+        "odd": [1, 2],
+        "lists": [2, "b"],
+        "flag": True,
+        "none": None,
+    }
+    assert one_rank([first, second], 1) == {
+        "timestamp": 10.0,
+        "dp_rank": 1,
+        "num_running_reqs": 3,
+        "max_total_num_tokens": 400,
+        "token_usage": pytest.approx(0.2),
+        "gen_throughput": 15.0,
+        "cache_hit_rate": pytest.approx(0.3),
+        "utilization": 0.5,
+        "decode_moments": [11, 22.0],
+        "memory": {"weight_gb": 2.0},
+        "speculative": {"accept_length": 2.5, "accept_rate": pytest.approx(0.6)},
+        "disaggregation": {"mode": "null", "kv_transfer_latency_ms": 3.0},
+        "odd": [1],
+        "lists": [1, "a"],
+        "flag": True,
+        "only": 1,
+        "none": None,
+    }
+
+
+@pytest.mark.parametrize("rooms", [(None, 300), (0, 0), ("a", "b")])
+def test_usage_without_rooms_is_the_plain_mean(rooms: tuple[object, object]) -> None:
+    """What cannot be weighed is not."""
+    ranks = [
+        {"token_usage": usage, "max_total_num_tokens": room}
+        for usage, room in zip((0.5, 0.1), rooms, strict=True)
+    ]
+    assert one_rank(ranks, 0)["token_usage"] == pytest.approx(0.3)
+
+
+def test_older_sums_are_made_anew() -> None:
+    """Versions before 0.5.23 had a count of ranks, and their sums."""
+    sums = [
+        {"total_running_reqs": 1, "avg_token_usage": 0.2},
+        {"total_running_reqs": 5, "avg_token_usage": 0.4},
+    ]
+    pages = {
+        name: page({"a": 1}, dp_rank_count=1, aggregate=each)
+        for name, each in zip((SPEC, BASE), sums, strict=True)
+    }
+    made = one_load(pages)
+    assert made["dp_rank_count"] == 2
+    assert made["aggregate"] == {"total_running_reqs": 6, "avg_token_usage": pytest.approx(0.3)}
+
+
+def test_prometheus_has_sglangs_names() -> None:
+    """Sections shortened as there; texts and flags are no samples."""
+    loads: list[dict[str, object]] = [
+        {
+            "dp_rank": 0,
+            "num_running_reqs": 1,
+            "speculative": {"accept_length": 2.5},
+            "disaggregation": {"mode": "null", "decode_prealloc_queue_reqs": 0},
+            "queues": {"waiting": 3},
+            "flag": True,
+            "nothing": None,
+        },
+        {"dp_rank": 1, "num_running_reqs": 4},
+    ]
+    assert prometheus(loads).splitlines() == [
+        "# TYPE sglang_num_running_reqs gauge",
+        'sglang_num_running_reqs{dp_rank="0"} 1',
+        'sglang_num_running_reqs{dp_rank="1"} 4',
+        "# TYPE sglang_spec_accept_length gauge",
+        'sglang_spec_accept_length{dp_rank="0"} 2.5',
+        "# TYPE sglang_disagg_decode_prealloc_queue_reqs gauge",
+        'sglang_disagg_decode_prealloc_queue_reqs{dp_rank="0"} 0',
+        "# TYPE sglang_queues_waiting gauge",
+        'sglang_queues_waiting{dp_rank="0"} 3',
+    ]
+    assert prometheus([]) == "\n"
