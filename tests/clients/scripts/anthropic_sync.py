@@ -65,7 +65,7 @@ def tools(target: Target) -> object:
             max_tokens=200,
             messages=MESSAGES,
             tools=[WEATHER],
-            tool_choice={"type": "tool", "name": "weather"},
+            tool_choice={"type": "tool", "name": "weather", "disable_parallel_tool_use": True},
         )
     return {
         "stop": answer.stop_reason,

@@ -79,7 +79,9 @@ def batch(target: Target) -> object:
 def bind_tools(target: Target) -> object:
     """A call of a tool, its result, and the answer to that."""
     model = made(target, 200)
-    asked = model.bind_tools([weather], tool_choice="weather").invoke(MESSAGES)
+    asked = model.bind_tools([weather], tool_choice="weather", parallel_tool_calls=False).invoke(
+        MESSAGES
+    )
     results = [
         ToolMessage(weather.invoke(call["args"]), tool_call_id=call["id"])
         for call in asked.tool_calls[:1]

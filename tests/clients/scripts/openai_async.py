@@ -111,6 +111,7 @@ async def tools(target: Target) -> object:
             max_tokens=200,
             tools=[WEATHER],
             tool_choice=ONLY,
+            parallel_tool_calls=False,
         )
     (choice,) = answer.choices
     calls = choice.message.tool_calls or []
@@ -130,6 +131,7 @@ async def tools_stream(target: Target) -> object:
             max_tokens=200,
             tools=[WEATHER],
             tool_choice=ONLY,
+            parallel_tool_calls=False,
         ) as stream,
     ):
         (choice,) = (await stream.get_final_completion()).choices

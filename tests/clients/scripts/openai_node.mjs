@@ -57,7 +57,8 @@ const asked = ({ model }) => ({
   messages: MESSAGES,
   max_tokens: 200,
   tools: [WEATHER],
-  // Named, since a model without sense would otherwise call it without end.
+  // Named, and one call at a time: a model without sense would otherwise call without end.
+  parallel_tool_calls: false,
   tool_choice: { type: "function", function: { name: "weather" } },
 });
 const placed = ({ model }) => ({

@@ -29,7 +29,7 @@ WEATHER: ChatCompletionToolParam = {
         },
     },
 }
-# Named, since a model without sense would otherwise call it without end.
+# Named, and one call at a time: a model without sense would otherwise call without end.
 ONLY: ChatCompletionNamedToolChoiceParam = {"type": "function", "function": {"name": "weather"}}
 GO_ON = {"ignore_eos": True}
 
@@ -131,6 +131,7 @@ def tools(target: Target) -> object:
             max_tokens=200,
             tools=[WEATHER],
             tool_choice=ONLY,
+            parallel_tool_calls=False,
         )
     (choice,) = answer.choices
     calls = choice.message.tool_calls or []
@@ -150,6 +151,7 @@ def tools_stream(target: Target) -> object:
             max_tokens=200,
             tools=[WEATHER],
             tool_choice=ONLY,
+            parallel_tool_calls=False,
         ) as stream,
     ):
         (choice,) = stream.get_final_completion().choices
