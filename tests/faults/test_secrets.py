@@ -352,9 +352,9 @@ async def _to_the_end(client: RawClient) -> bytes:
         pytest.param("proxy.core.keys", "Keyring.name_of", marks=SOURCE),
         pytest.param("proxy.data.front", "peek", marks=SOURCE),
         ("proxy.data.relay", "TABLE[proxy.data.relay.ev.Send]"),
-        pytest.param("proxy.data.relay", "engine_head", marks=SOURCE),
+        pytest.param("proxy.data.engine_request", "engine_head", marks=SOURCE),
         pytest.param("proxy.data.upstream", "EngineConnection.send", marks=SOURCE),
-        pytest.param("proxy.data.relay", "client_head", marks=SOURCE),
+        pytest.param("proxy.data.client_answer", "client_head", marks=SOURCE),
         pytest.param("proxy.control.logged", "_line_of", marks=SOURCE),
     ],
 )
