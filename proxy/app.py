@@ -75,7 +75,11 @@ class App:
         settings = wiring.settings_of(config, self.calibration)
         self.dispatcher = Dispatcher(settings, self._observer, now=now)
         self.links = Links({name: self._link(config, name) for name in UpstreamName})
-        self.desk = Desk(lambda: self.links.reaches, lambda: wiring.patience_of(self.config))
+        self.desk = Desk(
+            lambda: self.links.reaches,
+            lambda: wiring.patience_of(self.config),
+            self.dispatcher.doubt,
+        )
         self.front = self._front()
         listen = config.listen
         self.certificate = None

@@ -16,6 +16,8 @@ from proxy.core.errands import Asker, Errand, Result
 from proxy.core.words import UpstreamName
 from proxy.errors import EngineError, InternalError
 
+CHANGES = frozenset({"/load_lora_adapter", "/unload_lora_adapter"})
+"""What a server serves is something else after these, whatever it has answered."""
 MOST_PAGES = 8
 """Pages that are put together at one time, each over two connections."""
 MOST_ORDERS = 8
@@ -60,10 +62,15 @@ class Desk:
         self,
         reaches: Callable[[], Mapping[UpstreamName, Reach]],
         patience: Callable[[], Patience],
+        changed: Callable[[], None],
     ) -> None:
-        """Both are asked for at the start of an errand, so that a reload counts for the next."""
+        """The first two are asked for at the start of an errand: a reload counts for the next.
+
+        `changed` is told when the servers may serve something else than before.
+        """
         self._reaches = reaches
         self._patience = patience
+        self._changed = changed
         self._runs: set[_Run] = set()
         self._shared: dict[Errand, _Run] = {}
         self._pages = asyncio.Semaphore(MOST_PAGES)
@@ -123,7 +130,11 @@ class Desk:
         if page is None:
             async with self._orders:
                 within = Within(patience.connect, patience.administration)
-                heard = await self._heard(errand, (fanout.question(errand),), within)
+                try:
+                    heard = await self._heard(errand, (fanout.question(errand),), within)
+                finally:  # also where its client has left: the servers may have begun
+                    if errand.template in CHANGES:
+                        self._changed()
             return fanout.result(errand, heard)
         async with self._pages:
             within = Within(patience.connect, patience.page)

@@ -123,6 +123,10 @@ class Dispatcher:
         """Seconds spent in `mode` until `now`."""
         return self._steering.seconds(mode, now)
 
+    def doubt(self) -> None:
+        """What the servers serve may be something else now; they are asked soon."""
+        self._servers.doubt()
+
     # Requests ----------------------------------------------------------------------------------
 
     def arrive(self, need: Need, waiter: Waiter, now: float) -> Place | Ticket | Refusal:

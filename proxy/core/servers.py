@@ -143,6 +143,11 @@ class Servers:
 
     # What they are -----------------------------------------------------------------------------
 
+    def doubt(self) -> None:
+        """What they serve may be something else now: their next good probe has to say what."""
+        for upstream in self.both:
+            upstream.doubted = True
+
     def _identified(self, upstream: Upstream, identity: Identity) -> None:
         other = self.upstream(upstream.name.other)
         # A server that is down may come back as another; what it was condemns nobody.

@@ -548,3 +548,29 @@ def test_the_key_cannot_be_given_by_halves() -> None:
     """A key that no header can carry is a finding."""
     with pytest.raises(ConfigError):
         config('[upstreams]\nadmin_api_key = "two words"')
+
+
+# What follows from it --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stays", [True, False])
+async def test_an_adapter_that_was_loaded_is_known(*, stays: bool) -> None:
+    """Its name leads to base as that of an older one does, though its client did not stay."""
+    async with rig(upstreams__admin_api_key=KEY, policy__control="spec") as it:
+        named = post("/v1/chat/completions", {"model": "tiny:sql", "messages": []})
+        before = await ask(it, named)
+        assert before.header("x-specswitch-reason") == "control"
+        cards = {"data": [{"id": "tiny"}, {"id": "sql", "parent": "tiny"}]}
+        it.base.pages["/v1/models"] = it.spec.pages["/v1/models"] = reply(
+            json.dumps(cards).encode()
+        )
+        it.base.script(Send(reply(LOADED)))
+        it.spec.script(*([Send(reply(LOADED))] if stays else [Silence()]))
+        client = await it.client()
+        client.send(request("/load_lora_adapter", headers=ADMIN))
+        if stays:
+            assert (await client.response()).status == 200
+        else:
+            await it.spec.received(2)
+            client.close()
+        await it.until(lambda: it.app.dispatcher.adapters == {"sql"}, "it is known")

@@ -30,7 +30,8 @@ class Asker:
 def desk() -> Desk:
     """In front of two servers that are not there."""
     reaches = dict.fromkeys(UpstreamName, NOBODY)
-    return Desk(lambda: reaches, lambda: Patience(connect=1.0, page=1.0, administration=1.0))
+    patience = Patience(connect=1.0, page=1.0, administration=1.0)
+    return Desk(lambda: reaches, lambda: patience, lambda: None)
 
 
 async def test_who_comes_after_the_last_has_left_is_told() -> None:
