@@ -573,4 +573,4 @@ async def test_an_adapter_that_was_loaded_is_known(*, stays: bool) -> None:
         else:
             await it.spec.received(2)
             client.close()
-        await it.until(lambda: it.app.dispatcher.adapters == {"sql"}, "it is known")
+        await it.until(lambda: it.app.dispatcher.adapters == frozenset({"sql"}), "it is known")
