@@ -219,9 +219,12 @@ async def test_both_are_told_the_same(path: str, method: str) -> None:
 
 
 async def test_engines_with_keys_of_their_own_are_told_with_the_one_for_it() -> None:
-    """SGLang takes no other for its administration; pages are asked for with the engine's key."""
-    own = {"upstreams__spec__api_key": "engine-key", "upstreams__base__api_key": "engine-key"}
-    async with rig(upstreams__admin_api_key=KEY, **own) as it:
+    """SGLang takes no other for its administration."""
+    async with rig(
+        upstreams__admin_api_key=KEY,
+        upstreams__spec__api_key="spec-key",
+        upstreams__base__api_key="base-key",
+    ) as it:
         assert (await ask(it, request("/flush_cache", headers=ADMIN))).status == 200
         assert [each.header("authorization") for each in heard(it)] == [f"Bearer {KEY}"] * 2
 
