@@ -108,7 +108,7 @@ async def test_one_server_is_enough(who: str, path: str, what: str) -> None:
     """The other's page, and in words what is wrong with this one; without its address."""
     step, why = WRONG[what]
     async with unprobed(
-        listen__metrics=True, health__timeout=1.0 if what != "silence" else 0.2
+        listen__metrics=True, health__timeout=5.0 if what != "silence" else 0.2
     ) as it:
         for each in (path, "/server_info", "/get_server_info"):
             asked_alone(it, each)
