@@ -78,12 +78,14 @@ class Desk:
 
     def start(self, errand: Errand, asker: Asker) -> _Visit:
         """Run `errand`, or wait with those who ask for the same; `asker` is told later."""
-        run = self._shared.get(errand)
+        # What is never shared is not looked for: to compare it takes as long as its body is.
+        shared = errand.template in PAGES
+        run = self._shared.get(errand) if shared else None
         if run is None:
             task = asyncio.get_running_loop().create_task(self._run(errand), name=errand.template)
             run = _Run(errand, task)
             self._runs.add(run)
-            if errand.template in PAGES:
+            if shared:
                 self._shared[errand] = run
             task.add_done_callback(lambda _: self._over(run))
         run.askers.append(asker)
@@ -105,7 +107,7 @@ class Desk:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _forget(self, run: _Run) -> None:
-        if self._shared.get(run.errand) is run:
+        if run.errand.template in PAGES and self._shared.get(run.errand) is run:
             del self._shared[run.errand]
 
     def _over(self, run: _Run) -> None:

@@ -301,6 +301,7 @@ async def _answer(client: httpx2.AsyncClient, question: Question, path: str) -> 
                 body += piece
                 if len(body) > most:
                     raise EngineError(f"{where} answers more than {most} bytes")
+            response.headers.encoding = "latin-1"  # so that it can be passed on, whatever it is
             content_type = response.headers.get("content-type", "")
             return Answer(response.status_code, content_type, bytes(body))
 

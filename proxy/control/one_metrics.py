@@ -69,7 +69,8 @@ KEPT_LABELS: Final = frozenset(
         *("model_name", "engine_type", "priority", "is_streaming", "le", "quantile"),
         *("cache_source", "source", "outcome", "mode", "stage", "forward_mode", "category"),
         *("forward_overlap", "num_prefill_ranks", "kind", "rank_state", "phase", "reason"),
-        *("endpoint", "method", "status_code"),
+        *("endpoint", "method", "status_code", "component", "pool", "layer"),
+        *("input_estimation", "output_allow", "output_reason", "actual_execution"),
     }
 )
 """What SGLang divides its figures by. Others tell ranks or servers apart, or are an operator's."""

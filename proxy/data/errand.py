@@ -29,13 +29,18 @@ class DeskVisit:
         assert endpoint is not None  # noqa: S101 - others are refused at their head
         # A key that is not ours to judge is the engines', as on every path. One for administration
         # is theirs, too: the one with which the request came, whatever a reload has done since.
-        theirs = account.key_name is None or endpoint.kind is Kind.ADMINISTRATION
+        administers = endpoint.kind is Kind.ADMINISTRATION
+        theirs = account.key_name is None or administers
         errand = Errand(
             template=endpoint.template,
             method="GET" if head.method == "HEAD" else head.method,
             query=head.target.partition(b"?")[2],
-            headers=tuple((name, first[name]) for name in _OF_THE_BODY if name in first),
-            body=bytes(body),
+            # A page is asked for without a body: one that came all the same would cost a copy of
+            # it, and make of one question many.
+            headers=tuple((name, first[name]) for name in _OF_THE_BODY if name in first)
+            if administers
+            else (),
+            body=bytes(body) if administers else b"",
             key=presented(head.headers, first) if theirs else None,
         )
         self._visit = self._front.desk.start(errand, asker)

@@ -108,7 +108,7 @@ async def test_one_server_is_enough(who: str, path: str, what: str) -> None:
     """The other's page, and in words what is wrong with this one; without its address."""
     step, why = WRONG[what]
     async with unprobed(
-        listen__metrics=True, health__timeout=1.0 if what != "silence" else 0.2
+        listen__metrics=True, health__timeout=5.0 if what != "silence" else 0.2
     ) as it:
         for each in (path, "/server_info", "/get_server_info"):
             asked_alone(it, each)
@@ -188,6 +188,18 @@ async def test_what_both_refuse_passes(path: str, status: str) -> None:
         client.send(get(path))
         assert told(await client.response()) == {"detail": "spec"}
         assert it.total("requests_total", outcome="ok", endpoint=path) == 3
+
+
+async def test_a_type_that_is_no_ascii_passes_too() -> None:
+    """What an engine's refusal says of itself is no fault of ours, whatever it is."""
+    odd = reply(b"oh", status="400 Bad Request")
+    odd = odd.replace(b"application/json", b"text/\xe4\xb8\xad")
+    async with unprobed() as it:
+        for upstream in (it.spec, it.base):
+            upstream.pages["/v1/loads"] = odd
+        response = await ask(it, "/v1/loads")
+        assert (response.status, response.body) == (400, b"oh")
+        assert (response.header("content-type") or "").encode("latin-1") == b"text/\xe4\xb8\xad"
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -279,6 +291,25 @@ async def test_what_many_ask_is_asked_once() -> None:
         assert len(it.spec.requests) == len(it.base.requests) == 2
 
 
+async def test_a_body_makes_no_other_question() -> None:
+    """A page is asked for without one; what comes with it all the same is read and passed over."""
+    async with unprobed() as it:
+        gate = asyncio.Event()
+        await held(it, "/v1/loads", gate)
+        clients = [await it.client() for _ in range(3)]
+        for number, client in enumerate(clients):
+            client.send(
+                b"GET /v1/loads HTTP/1.1\r\nhost: a\r\ncontent-type: text/%d\r\n"
+                b"content-length: 1\r\n\r\n%d" % (number, number)
+            )
+        await until(lambda: it.app.front.open_requests == 3, "all are here")
+        gate.set()
+        for client in clients:
+            assert (await client.response()).status == 200
+        assert len(it.spec.requests) == len(it.base.requests) == 1
+        assert it.spec.requests[0].body == b""
+
+
 async def test_different_questions_are_different() -> None:
     """By their query, and by the key that the engines judge."""
     async with unprobed() as it:
@@ -301,6 +332,26 @@ async def test_different_questions_are_different() -> None:
         for client in clients:
             assert (await client.response()).status == 200
         assert len(it.spec.requests) == 4
+
+
+async def test_many_questions_wait_in_turn() -> None:
+    """However many different ones there are, an engine answers a few at one time."""
+    async with unprobed() as it:
+        gate = asyncio.Event()
+        await held(it, "/v1/loads", gate)
+        clients = [await it.client() for _ in range(12)]
+        for number, client in enumerate(clients):
+            client.send(get(f"/v1/loads?include={number}"))
+        await it.spec.received(8)
+        await it.base.received(8)
+        await until(lambda: it.app.front.open_requests == 12, "all are here")
+        for _ in range(20):  # while these come and go a ninth would have come, too
+            assert (await ask(it, "/livez")).status == 200
+        assert len(it.spec.requests) == 8
+        gate.set()
+        for client in clients:
+            assert (await client.response()).status == 200
+        assert len(it.spec.requests) == 12
 
 
 async def test_what_nobody_waits_for_is_not_gone_on_with() -> None:

@@ -218,6 +218,17 @@ async def test_both_are_told_the_same(path: str, method: str) -> None:
         assert it.total("decisions_total") == 0
 
 
+async def test_engines_with_keys_of_their_own_are_told_with_the_one_for_it() -> None:
+    """SGLang takes no other for its administration."""
+    async with rig(
+        upstreams__admin_api_key=KEY,
+        upstreams__spec__api_key="spec-key",
+        upstreams__base__api_key="base-key",
+    ) as it:
+        assert (await ask(it, request("/flush_cache", headers=ADMIN))).status == 200
+        assert [each.header("authorization") for each in heard(it)] == [f"Bearer {KEY}"] * 2
+
+
 @pytest.mark.parametrize(
     "body", [b"", b"{", b"null", b"[]", b"\xff\xfe", b'{"a": NaN}', b"x" * 100_000]
 )

@@ -326,6 +326,7 @@ def fails(*args, **named):
     local = (args, named)
     raise RuntimeError("a fault that nobody foresaw")
 
+{module}.{target}  # which it still has, or nothing would fail
 {module}.{target} = fails
 
 import sys

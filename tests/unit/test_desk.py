@@ -72,6 +72,22 @@ async def test_administration_is_never_shared() -> None:
     assert askers[0].told[0] is not askers[1].told[0]
 
 
+class Large(bytes):
+    """A body that is too large to be compared."""
+
+    def __hash__(self) -> int:
+        raise AssertionError("a body was compared")
+
+
+async def test_what_is_not_shared_is_not_compared() -> None:
+    """To compare a body takes as long as it is, and the loop would wait."""
+    made, asker = desk(), Asker()
+    made.start(Errand(template="/flush_cache", method="POST", query=b"", body=Large(b"x")), asker)
+    async with asyncio.timeout(5):
+        await asker.event.wait()
+    assert len(asker.told) == 1
+
+
 async def test_the_end_waits_for_what_ran() -> None:
     """Nobody is told, and no task is left when it returns."""
     made, asker = desk(), Asker()

@@ -52,6 +52,20 @@ def test_a_gauge_by_its_rule(name: str, spec: float, base: float, made: str) -> 
     assert both(gauge(name, spec), gauge(name, base)) == [f"sglang:{name}{KEPT} {made}"]
 
 
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("process_cpu_seconds_total", 'component="scheduler"'),
+        ("hicache_backup_tokens_total", 'pool="kv"'),
+        ("prefill_delayer_outcomes_total", 'output_reason="wait_success"'),
+    ],
+)
+def test_what_a_figure_is_divided_by_stays(name: str, label: str) -> None:
+    """Or who asks for one share of it, as of a single server, would find none."""
+    page = f"# HELP sglang:{name} h\n# TYPE sglang:{name} counter\nsglang:{name}{{{label}}} 2.0\n"
+    assert both(page, page) == [f"sglang:{name}{{{label}}} 4.0"]
+
+
 @pytest.mark.parametrize("name", ["is_cuda_graph", "new_token_ratio", "startup_time_seconds", "x"])
 def test_a_gauge_without_a_rule_is_left_out(name: str) -> None:
     """Its help and type, too."""
