@@ -100,12 +100,33 @@ def _passes(status: int) -> bool:
 _KNOWN: Final = frozenset(each.value for each in HTTPStatus)
 
 
+_DEEPEST: Final = 64
+"""Levels of an answer; SGLang's have 5. What is made of one goes down once for each."""
+_MOST: Final = 1e300
+"""Of a figure; JSON has no infinity, and sums and means of smaller ones are none."""
+
+
 def parsed(body: bytes) -> object:
     """JSON; what it cannot hold and engines write all the same (NaN) is null.
 
-    Raises ValueError, or RecursionError where it is nested too deeply.
+    Raises ValueError, also where a figure is too large or it is nested too deeply to make anything
+    of it, or RecursionError.
     """
-    return json.loads(body, parse_constant=lambda _: None)
+    value: object = json.loads(body, parse_constant=lambda _: None)
+    level = [value]
+    for _ in range(_DEEPEST):
+        below: list[object] = []
+        for each in level:
+            if isinstance(each, dict):
+                below += each.values()
+            elif isinstance(each, list):
+                below += each
+            elif isinstance(each, int | float) and abs(each) > _MOST:
+                raise ValueError("a figure is too large")
+        level = below
+    if level:
+        raise ValueError("nested too deeply")
+    return value
 
 
 def json_body(value: object) -> bytes:

@@ -135,10 +135,19 @@ async def test_a_server_that_is_gone(path: str, who: str) -> None:
         assert (response.status, said(response)) == (200, {who: "could not be asked"})
 
 
-@pytest.mark.parametrize("body", [b"[]", b"null", b"", b"{", b'"a"', b"[" * 100_000])
+NO_PAGES = {
+    **{body.decode() or "nothing": body for body in (b"[]", b"null", b"", b"{", b'"a"')},
+    "deeper than can be read": b"[" * 100_000,
+    "deeper than can be looked through": b'{"a":' * 500 + b"1" + b"}" * 500,
+    "infinite": b'{"loads":[{"token_usage":1e999}]}',
+    "beyond a float": b'{"loads":[{"token_usage":1%b},{"token_usage":1}]}' % (b"0" * 400),
+}
+
+
+@pytest.mark.parametrize("body", NO_PAGES.values(), ids=NO_PAGES)
 @pytest.mark.parametrize("path", PATHS[:3])
 async def test_what_is_no_object(path: str, body: bytes) -> None:
-    """Is no page."""
+    """Is no page, nor is what nothing could be made of."""
     async with rig() as it:
         for upstream in (it.spec, it.base):
             upstream.pages |= PAGES
