@@ -45,6 +45,8 @@ _log = logging.getLogger(__name__)
 
 TICK_SECONDS: Final = 0.25
 """How often time itself is looked at: four times in the second that the contract gives it."""
+LAST_SECONDS: Final = 0.25
+"""For those who ask in the last moment of a drain; far more than a request takes to come."""
 
 
 class App:
@@ -182,12 +184,22 @@ class App:
                 break
             except TimeoutError:
                 continue
+        await self._tell_the_last()
         cut = self.front.unfinished
         if cut:
             _log.warning("cut %s", _unfinished(cut))
         elif running:
             _log.info("drained: nothing was cut")
         return 1 if cut else 0
+
+    async def _tell_the_last(self) -> None:
+        """Take nobody any more, and let those who are asking just now be told that we drain."""
+        await self.listener.stop()
+        last = self.clock() + LAST_SECONDS
+        while not self._cutting.is_set() and self.clock() < last:
+            await asyncio.sleep(LAST_SECONDS / 10)  # first: the loop may be taking some just now
+            if not self.front.connections:
+                break
 
     async def reload(self) -> tuple[str, ...]:
         """Read the configuration again and go by it; the keys that changed.

@@ -1,8 +1,8 @@
 """Runs errands: asks both servers, and has one answer made of what they say.
 
 What many ask at the same time is asked once. How many errands run at one time is bounded, so that
-whoever asks for what costs an engine time, or us connections, takes them from nobody else; the
-others wait in turn. The data plane starts errands and is told of their end (core/errands).
+whoever asks for what costs an engine time, or us connections, takes them from nobody else. The data
+plane starts errands and is told of their end (core/errands).
 """
 
 import asyncio
@@ -13,15 +13,17 @@ from proxy.control import fanout
 from proxy.control.engine import Answer, Question, Reach, Within, ask
 from proxy.control.pages import ABSENT, PAGES, Heard
 from proxy.core.errands import Asker, Errand, Result
+from proxy.core.refusals import RETRY_AFTER_BUSY
 from proxy.core.words import UpstreamName
-from proxy.errors import EngineError, InternalError
+from proxy.errors import EngineError, InternalError, Overloaded
 
 CHANGES = frozenset({"/load_lora_adapter", "/unload_lora_adapter"})
 """What a server serves is something else after these, whatever it has answered."""
 MOST_PAGES = 8
-"""Pages that are put together at one time, each over two connections."""
+"""Pages that are put together at one time, each over two connections; others wait in turn, no
+longer than a server may take for one."""
 MOST_ORDERS = 8
-"""The same of administration, which may take minutes."""
+"""The same of administration, which may take minutes: others are refused at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,9 @@ class Desk:
         page = PAGES.get(errand.template)
         patience = self._patience()
         if page is None:
+            if self._orders.locked():
+                why = f"{MOST_ORDERS} orders of administration are being carried out already"
+                return Overloaded(why, retry_after=RETRY_AFTER_BUSY)
             async with self._orders:
                 within = Within(patience.connect, patience.administration)
                 try:
@@ -138,9 +143,17 @@ class Desk:
                     if errand.template in CHANGES:
                         self._changed()
             return fanout.result(errand, heard)
-        async with self._pages:
+        try:
+            async with asyncio.timeout(patience.page):
+                await self._pages.acquire()
+        except TimeoutError:
+            why = f"{MOST_PAGES} other pages have been waited for for {patience.page:g} s"
+            return Overloaded(why, retry_after=RETRY_AFTER_BUSY)
+        try:
             within = Within(patience.connect, patience.page)
             heard = await self._heard(errand, page.questions(errand), within)
+        finally:
+            self._pages.release()
         # A page of many ranks takes long to read, and streams must not wait for it.
         return await asyncio.to_thread(page.result, errand, heard)
 

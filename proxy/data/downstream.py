@@ -348,7 +348,7 @@ class ClientConnection(asyncio.Protocol):
         if endpoint is not None and endpoint.kind is Kind.OWN and head.method in endpoint.methods:
             self._answer_own(head, endpoint)
             return
-        if endpoint is not None and head.method == "OPTIONS" and not endpoint.by_admin:
+        if endpoint is not None and head.method == "OPTIONS" and not endpoint.reserved:
             allowed = front.cors.preflight(head.headers, endpoint.methods)
             if allowed is not None:
                 self._answer_preflight(head, endpoint, allowed, now)

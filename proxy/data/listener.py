@@ -15,7 +15,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import inf
 from typing import Final
 
@@ -89,6 +89,8 @@ class Listener:
 
     async def look(self, now: float) -> None:
         """Take nobody while no descriptor is free, and say so."""
+        if not self._sockets:
+            return  # it has stopped
         if self.paused:
             if descriptors_are_free(RESUME_FREE + AT_ONCE * len(self._sockets)):
                 await self._resume()
@@ -100,13 +102,30 @@ class Listener:
             self._say()
             self._said_at = now
 
+    async def stop(self) -> None:
+        """Take those who are in the kernel's queue, and from then on nobody.
+
+        Who comes later is refused by the kernel, which says that nothing was done; the kernel would
+        reset those in its queue, who may have asked already.
+        """
+        self._pause()
+        last = [client for each in self._sockets for client in _queue_of(each)]
+        self._close_sockets()
+        loop = asyncio.get_running_loop()
+        for client in last:
+            await loop.connect_accepted_socket(self._protocol, client)
+
     def close(self) -> None:
         """Take nobody any more, and give up those whose handshake is not done."""
         self._pause()
-        for each in self._sockets:
-            each.close()
+        self._close_sockets()
         for handshake in tuple(self._front.handshakes):
             handshake.close()
+
+    def _close_sockets(self) -> None:
+        for each in self._sockets:
+            each.close()
+        self._sockets = []
 
     def _pause(self) -> None:
         for server in self._servers:
@@ -135,3 +154,14 @@ class Listener:
             self._unsaid,
         )
         self._unsaid = 0
+
+
+def _queue_of(listening: socket.socket) -> Iterator[socket.socket]:
+    """Those whom the kernel holds for a socket; as many as there are descriptors for."""
+    while True:
+        try:
+            client, _ = listening.accept()
+        except OSError:  # nobody is left, or nothing to take them with
+            return
+        client.setblocking(False)
+        yield client

@@ -37,7 +37,7 @@ def refusal_answer(
         lines += (*UPGRADE_LINES, b"sec-websocket-version: 13")
     if refusal.status == HTTPStatus.UNAUTHORIZED:
         lines.append(b"www-authenticate: Bearer")
-    lines += front.cors.lines(() if head is None else head.headers)
+    lines += _readers(account, head, front)
     return answer(refusal.status, lines, body, head, keep_alive=keep_alive)
 
 
@@ -48,9 +48,17 @@ def errand_answer(
     lines = [
         b"content-type: " + reply.content_type.encode("latin-1"),
         b"x-request-id: " + account.request_id,
-        *front.cors.lines(head.headers),
+        *_readers(account, head, front),
     ]
     return answer(reply.status, lines, reply.body, head, keep_alive=keep_alive)
+
+
+def _readers(account: Account, head: RequestHead | None, front: Front) -> tuple[bytes, ...]:
+    """What says whose web pages may read an answer; none may, where the path is for some only."""
+    endpoint = account.endpoint
+    if endpoint is not None and endpoint.reserved:
+        return ()
+    return front.cors.lines(() if head is None else head.headers)
 
 
 def own_answer(path: str, head: RequestHead, front: Front, *, keep_alive: bool) -> bytes:

@@ -71,7 +71,7 @@ class Relay:
         self._side: EngineSide | None = None
         """How the server of its place is spoken to; a reload must not exchange it underway."""
         self._ticket: Ticket | None = None
-        self._visit = DeskVisit(front)
+        self._visit: DeskVisit | None = None
         self._body = HeldBody(front)
         self._response: ResponseHead | None = None
         self._held: list[bytes] = []
@@ -170,6 +170,7 @@ class Relay:
 
     def errand_over(self, result: Result) -> None:
         """The desk has an answer for it, or none."""
+        assert self._visit is not None  # noqa: S101 - it is told of its own
         self._visit.over()
         if isinstance(result, Reply):
             self.account.response_bytes = len(result.body)
@@ -304,11 +305,13 @@ class Relay:
     def _run_errand(self, _command: ev.RunErrand, _now: float) -> ev.Event | None:
         if self._front.dispatcher.draining:
             return ev.ErrandOver(Draining("specswitch is shutting down"))
+        self._visit = DeskVisit(self._front)
         self._visit.start(self._head, self.account, self._body.content, self)
         return None
 
     def _cancel_errand(self, _command: ev.CancelErrand, _now: float) -> None:
-        self._visit.cancel()
+        if self._visit is not None:  # there is none where its start has failed within us
+            self._visit.cancel()
 
     def _tell(self, command: ev.Tell, _now: float) -> None:
         self.answer.tell(command.reply)

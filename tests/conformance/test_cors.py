@@ -356,3 +356,26 @@ async def test_a_client_library_sees_it_all() -> None:
         it.base.script(Send(reply(b"{}")))
         told_after = await client.get("/v1/models", headers={"origin": CHATS})
         assert told_after.headers["access-control-allow-origin"] == CHATS
+
+
+async def test_no_page_reads_what_is_for_some_only() -> None:
+    """Metrics of the pair and administration: no preflight is answered, no answer names a page."""
+    async with rig(
+        listen__cors_origins=[CHATS], listen__metrics=True, upstreams__admin_api_key="admin-secret"
+    ) as it:
+        client = await it.client()
+        client.send(options("/metrics", CHATS))
+        refused = await client.response()
+        assert (refused.status, refused.code) == (405, "method_not_allowed")
+        key = {"Origin": CHATS, "Authorization": "Bearer admin-secret"}
+        answered = []
+        for raw in (
+            get("/metrics", headers={"Origin": CHATS}),
+            post("/flush_cache", {}, headers=key),
+            post("/update_weights_from_disk", {}, headers=key),
+        ):
+            client.send(raw)
+            answered.append(await client.response())
+        for each in (refused, *answered):
+            assert each.header("access-control-allow-origin") is None
+        assert answered[2].status == 501

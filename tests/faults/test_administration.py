@@ -531,24 +531,28 @@ async def test_the_end_cuts_it() -> None:
                 await each.gone.wait()
 
 
-async def test_many_wait_in_turn() -> None:
-    """No more than a few run at one time, and all are answered; who leaves makes no room early."""
+async def test_no_more_than_a_few_run_at_one_time() -> None:
+    """What is more is refused at once, with the count; who leaves makes room."""
     async with rig(upstreams__admin_api_key=KEY) as it:
         gate = asyncio.Event()
-        clients = [await it.client() for _ in range(20)]
+        clients = [await it.client() for _ in range(8)]
         for upstream in (it.spec, it.base):
             _hold(upstream, gate)
         for client in clients:
             client.send(request("/flush_cache", headers=ADMIN))
         await it.base.received(8)
-        await until(lambda: it.app.front.open_requests == 20, "all are read")
-        assert len(it.spec.requests) == 8
-        for client in clients[-4:]:
-            client.close()
+        late = await ask(it, request("/abort_request", headers=ADMIN))
+        assert (late.status, late.code) == (429, "overloaded")
+        assert late.header("retry-after") is not None
+        clients.pop().close()
+        await until(lambda: it.app.front.open_requests == 7, "one has left")
+        clients.append(await it.client())
+        clients[-1].send(request("/flush_cache", headers=ADMIN))
+        await it.base.received(9)
         gate.set()
-        for client in clients[:-4]:
+        for client in clients:
             assert (await client.response()).status == 200
-        assert len(it.base.requests) == 16
+        assert len(it.spec.requests) == 9
 
 
 def _hold(upstream: ScriptedUpstream, gate: asyncio.Event) -> None:

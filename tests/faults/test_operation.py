@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import signal
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -40,6 +41,7 @@ from tests.harness.upstream import (
 SPEC, BASE = UpstreamName.SPEC, UpstreamName.BASE
 ASKING = post("/v1/chat/completions", CHAT)
 STREAMING = post("/v1/chat/completions", CHAT_STREAM)
+CLOSING = post("/v1/chat/completions", CHAT, headers={"Connection": "close"})
 ONE_TOKEN = chunk(event({"choices": [{"delta": {"content": "a"}}]}))
 
 
@@ -142,6 +144,33 @@ async def test_a_signal_under_load(tmp_path: Path) -> None:
         assert all(body.endswith(DONE) for body, _ in ends)
         assert await asyncio.to_thread(it.ended, 10.0) == 0
     assert "draining: 100 unfinished answers" in [line["message"] for line in it.lines()]
+
+
+@pytest.mark.slow
+async def test_who_asks_at_its_very_end_is_told(tmp_path: Path) -> None:
+    """Clients that ask without a pause, each on a new connection: served, told, or not taken."""
+    async with process(tmp_path) as (it, spec):
+        spec.always(Send(reply(b"{}")))
+        heard: Counter[str] = Counter()
+        async with asyncio.timeout(20), asyncio.TaskGroup() as clients:
+            for _ in range(20):
+                clients.create_task(_ask_until_refused(it.port, heard))
+            await spec.received(200)
+            it.send(signal.SIGTERM)
+        assert await asyncio.to_thread(it.ended) == 0
+    assert heard.keys() <= {"200", "503", "refused"}, heard
+
+
+async def _ask_until_refused(port: int, heard: Counter[str]) -> None:
+    while not heard["refused"]:
+        try:
+            came = await answer(port, CLOSING)
+        except ConnectionRefusedError:
+            heard["refused"] += 1
+        except (ConnectionError, asyncio.IncompleteReadError) as error:
+            heard[type(error).__name__] += 1
+        else:
+            heard[str(came.status)] += 1
 
 
 @pytest.mark.slow

@@ -3,11 +3,11 @@
 import asyncio
 from dataclasses import dataclass, field
 
-from proxy.control.desk import Desk, Patience
+from proxy.control.desk import MOST_ORDERS, MOST_PAGES, Desk, Patience
 from proxy.control.engine import Reach
 from proxy.core.errands import Errand, Result
 from proxy.core.words import UpstreamName
-from proxy.errors import NoUpstream
+from proxy.errors import NoUpstream, Overloaded
 
 NOBODY = Reach("http://127.0.0.1:1", None, None)
 """Where nobody listens."""
@@ -27,10 +27,10 @@ class Asker:
         self.event.set()
 
 
-def desk() -> Desk:
+def desk(page: float = 1.0) -> Desk:
     """In front of two servers that are not there."""
     reaches = dict.fromkeys(UpstreamName, NOBODY)
-    patience = Patience(connect=1.0, page=1.0, administration=1.0)
+    patience = Patience(connect=1.0, page=page, administration=1.0)
     return Desk(lambda: reaches, lambda: patience, lambda: None)
 
 
@@ -70,6 +70,52 @@ async def test_administration_is_never_shared() -> None:
         for asker in askers:
             await asker.event.wait()
     assert askers[0].told[0] is not askers[1].told[0]
+
+
+async def test_more_orders_than_may_run_are_refused_at_once() -> None:
+    """One may take an hour: nobody is to wait behind them, nor an order that would end them."""
+    held = asyncio.Event()
+    made = desk()
+    made._heard = lambda *_: held.wait()  # type: ignore[assignment,method-assign,return-value]
+    order = Errand(template="/pause_generation", method="POST", query=b"")
+    before = [Asker() for _ in range(MOST_ORDERS)]
+    visits = [made.start(order, asker) for asker in before]
+    late = Asker()
+    made.start(Errand(template="/abort_request", method="POST", query=b""), late)
+    async with asyncio.timeout(5):
+        await late.event.wait()
+    assert [type(each) for each in late.told] == [Overloaded]
+    assert str(late.told[0]).startswith(f"{MOST_ORDERS} orders")
+    for visit in visits:
+        visit.cancel()
+    await made.close()
+
+
+async def test_a_page_waits_no_longer_in_turn_than_for_a_server() -> None:
+    """And says why it was not asked for; who comes afterwards finds its turn free."""
+    held = asyncio.Event()
+    made = desk(page=0.05)
+    heard = made._heard
+    made._heard = lambda *_: held.wait()  # type: ignore[assignment,method-assign,return-value]
+    slow = [Asker() for _ in range(MOST_PAGES)]
+    visits = [
+        made.start(Errand(template="/v1/loads", method="GET", query=b"%d" % number), asker)
+        for number, asker in enumerate(slow)
+    ]
+    late = Asker()
+    made.start(LOADS, late)
+    async with asyncio.timeout(5):
+        await late.event.wait()
+    assert [type(each) for each in late.told] == [Overloaded]
+    for visit in visits:
+        visit.cancel()
+    made._heard = heard  # type: ignore[method-assign]
+    last = Asker()
+    made.start(LOADS, last)
+    async with asyncio.timeout(5):
+        await last.event.wait()
+    assert [type(each) for each in last.told] == [NoUpstream]
+    await made.close()
 
 
 class Large(bytes):

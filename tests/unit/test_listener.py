@@ -11,6 +11,7 @@ import pytest
 from proxy.data import listener
 from proxy.data.listener import Listener
 from tests.harness.client import RawClient
+from tests.harness.running import until
 from tests.harness.wire import Wire
 
 
@@ -174,3 +175,22 @@ def _is_spoken_to(client: socket.socket) -> bool:
         return client.recv(10, socket.MSG_PEEK) == b"here"
     except BlockingIOError:
         return False
+
+
+async def test_its_end_takes_those_in_the_queue(listening: Listener, free: Free) -> None:
+    """The loop has not seen them yet; whoever comes later is refused, whatever descriptors say."""
+    port = listening.port
+    clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(60)]
+
+    await listening.stop()
+
+    with pytest.raises(ConnectionRefusedError):
+        await RawClient.connect(port)
+    await until(lambda: all(_is_spoken_to(each) for each in clients), "all are taken")
+    for client in clients:
+        client.close()
+    free.count = 0
+    await listening.look(1.0)
+    free.count = 1000
+    await listening.look(2.0)
+    assert listening.paused
