@@ -76,7 +76,7 @@ async def test_more_orders_than_may_run_are_refused_at_once() -> None:
     """One may take an hour: nobody is to wait behind them, nor an order that would end them."""
     held = asyncio.Event()
     made = desk()
-    made._heard = lambda *_: held.wait()  # type: ignore[assignment,method-assign,return-value]
+    made._heard = lambda *_: held.wait()  # type: ignore[assignment,method-assign]
     order = Errand(template="/pause_generation", method="POST", query=b"")
     before = [Asker() for _ in range(MOST_ORDERS)]
     visits = [made.start(order, asker) for asker in before]
@@ -96,7 +96,7 @@ async def test_a_page_waits_no_longer_in_turn_than_for_a_server() -> None:
     held = asyncio.Event()
     made = desk(page=0.05)
     heard = made._heard
-    made._heard = lambda *_: held.wait()  # type: ignore[assignment,method-assign,return-value]
+    made._heard = lambda *_: held.wait()  # type: ignore[assignment,method-assign]
     slow = [Asker() for _ in range(MOST_PAGES)]
     visits = [
         made.start(Errand(template="/v1/loads", method="GET", query=b"%d" % number), asker)
