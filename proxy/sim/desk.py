@@ -18,10 +18,12 @@ from proxy.sim.wire import Answer, Request, json_answer
 
 _MEDIA_TYPE: Final = "Unsupported Media Type: Only 'application/json' is allowed"
 
-_NOT_FOUND: Final = (
-    "Not Found: of what SGLang serves, a simulated engine has chat, completions, /generate, "
-    "and the paths that tell of models and health"
+HAS: Final = (
+    "chat, completions, /generate, the pages of models, server, load, metrics and health, "
+    "/flush_cache and /abort_request; all else is 404"
 )
+"""What a simulated engine has, as the pages and `engines --help` say it, too."""
+_NOT_FOUND: Final = f"Not Found: of what SGLang serves, a simulated engine has {HAS}"
 
 _FLUSHED: Final = (
     b"Cache flushed.\nPlease check backend logs for more details. "
