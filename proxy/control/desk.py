@@ -6,6 +6,7 @@ others wait in turn. The data plane starts errands and is told of their end (cor
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -15,6 +16,8 @@ from proxy.control.pages import ABSENT, PAGES, Heard
 from proxy.core.errands import Asker, Errand, Result
 from proxy.core.words import UpstreamName
 from proxy.errors import EngineError, InternalError
+
+_log = logging.getLogger("proxy.pair")
 
 CHANGES = frozenset({"/load_lora_adapter", "/unload_lora_adapter"})
 """What a server serves is something else after these, whatever it has answered."""
@@ -135,7 +138,11 @@ class Desk:
                 finally:  # also where its client has left: the servers may have begun
                     if errand.template in CHANGES:
                         self._changed()
-            return fanout.result(errand, heard)
+            reply = fanout.result(errand, heard)
+            if reply.refusal is not None:  # a request's own line has no room for which one, and why
+                fields = {"endpoint": errand.template, "code": reply.refusal.code}
+                _log.warning("administration: %s", reply.refusal, extra={"fields": fields})
+            return reply
         async with self._pages:
             within = Within(patience.connect, patience.page)
             heard = await self._heard(errand, page.questions(errand), within)

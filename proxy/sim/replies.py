@@ -256,7 +256,7 @@ def _meta_info(generation: Generation, reply: Reply) -> Fields:
     """What /generate tells about a reply; more of it once it is complete."""
     received = generation.received_at
     if reply.aborted and reply.admitted_at is None:
-        reason = {"type": "abort", "message": "Abort in waiting queue"}
+        reason: Fields = {"type": "abort", "message": "Abort in waiting queue"}
         return _unbegun(reply, reason, (reply.ended_at or received) - received)
     admitted = reply.admitted_at or received
     filled = reply.filled_at or admitted
