@@ -263,9 +263,9 @@ def engines(profile: str, *, only: str | None, as_json: bool, **asked: Unpack["A
       specswitch serve --crossover 3.1
 
     They speak HTTP as SGLang 0.5.23 does, and share the GPU: what one decodes, the other waits for;
-    with --only each has its own, and neither waits. Of its paths they have /v1/chat/completions,
-    /v1/completions, /generate, and those that tell of models and health; all else is 404. Ctrl-C
-    stops both.
+    with --only each has its own, and neither waits. Of its paths they have chat, completions,
+    /generate, the pages of models, server, load, metrics and health, /flush_cache and
+    /abort_request; all else is 404. Ctrl-C stops both.
     """  # noqa: D301 - \b is click's mark for lines to be left as they are
     from proxy.core.words import UpstreamName  # noqa: PLC0415 - `--help` need not wait for it
     from proxy.demo import run_engines  # noqa: PLC0415 - the same

@@ -7,7 +7,7 @@ from typing import Final
 from pydantic_core import ErrorDetails
 
 from proxy.config.forms import form, shown
-from proxy.config.settings import SETTINGS, VARIABLES
+from proxy.config.settings import PREFIX, SETTINGS, VARIABLES
 
 Location = tuple[str | int, ...]
 """A path in parts, with the index in a list as a number."""
@@ -84,7 +84,10 @@ def unknown_key(location: Location) -> str:
 
 def unknown_variable(name: str) -> str:
     """That there is no such variable, and which one may have been meant."""
-    near = _near(name, list(VARIABLES), _VARIABLES_ALIKE)
+    words = name.removeprefix(PREFIX)
+    # Its section was left out, perhaps; by letters some other may be nearer.
+    near = [known for known in VARIABLES if words and known.endswith(f"_{words}")]
+    near += _near(name, list(VARIABLES), _VARIABLES_ALIKE)
     return f"unknown variable; did you mean {near[0]}?" if near else "unknown variable"
 
 

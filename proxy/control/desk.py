@@ -6,6 +6,7 @@ plane starts errands and is told of their end (core/errands).
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -16,6 +17,8 @@ from proxy.core.errands import Asker, Errand, Result
 from proxy.core.refusals import RETRY_AFTER_BUSY
 from proxy.core.words import UpstreamName
 from proxy.errors import EngineError, InternalError, Overloaded
+
+_log = logging.getLogger("proxy.pair")
 
 CHANGES = frozenset({"/load_lora_adapter", "/unload_lora_adapter"})
 """What a server serves is something else after these, whatever it has answered."""
@@ -142,7 +145,11 @@ class Desk:
                 finally:  # also where its client has left: the servers may have begun
                     if errand.template in CHANGES:
                         self._changed()
-            return fanout.result(errand, heard)
+            reply = fanout.result(errand, heard)
+            if reply.refusal is not None:  # a request's own line has no room for which one, and why
+                fields = {"endpoint": errand.template, "code": reply.refusal.code}
+                _log.warning("administration: %s", reply.refusal, extra={"fields": fields})
+            return reply
         try:
             async with asyncio.timeout(patience.page):
                 await self._pages.acquire()

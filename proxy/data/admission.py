@@ -25,7 +25,8 @@ def head_refusal(front: Front, head: RequestHead, account: Account) -> Refusal |
             return InvalidApiKey("an API key is needed, and none or a wrong one was given")
     if endpoint is None:
         path = head.path.decode("ascii", "replace")
-        return NotFound(f"{path} is not served here")
+        why = "; `listen.metrics` is off" if path == "/metrics" else ""
+        return NotFound(f"{path} is not served here{why}")
     if head.method not in endpoint.methods:
         allowed = ", ".join(endpoint.methods)
         why = f"{endpoint.template} takes {allowed}, not {head.method}"

@@ -8,7 +8,7 @@ would refuse is refused in its shape of error.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -135,10 +135,20 @@ class _Generate(msgspec.Struct, kw_only=True):
     rid: str | list[str] | None = None
 
 
+class Abort(msgspec.Struct):
+    """What is to be ended before its time."""
+
+    rid: str | None = None
+    """The id of a request; nothing is meant by none, and by one that is empty."""
+    abort_all: bool = False
+
+
 # SGLang is lax: pydantic takes "0.5" for a number and 1 for true.
 _CHAT: Final = msgspec.json.Decoder(_Chat, strict=False)
 _COMPLETION: Final = msgspec.json.Decoder(_Completion, strict=False)
 _GENERATE: Final = msgspec.json.Decoder(_Generate, strict=False)
+_ABORT: Final = msgspec.json.Decoder(Abort, strict=False)
+_T = TypeVar("_T")
 
 
 def read(shape: Shape, body: bytes, *, context_length: int) -> Ask:
@@ -147,14 +157,27 @@ def read(shape: Shape, body: bytes, *, context_length: int) -> Ask:
     Raises:
         BodyError: SGLang answers such a body with an error.
     """
+    match shape:
+        case Shape.CHAT:
+            return _read_chat(_decoded(_CHAT, body), context_length)
+        case Shape.COMPLETION:
+            return _read_completion(_decoded(_COMPLETION, body), context_length)
+        case Shape.GENERATE:
+            return _read_generate(_decoded(_GENERATE, body), context_length)
+
+
+def read_abort(body: bytes) -> Abort:
+    """What a body of `/abort_request` asks for.
+
+    Raises:
+        BodyError: SGLang answers such a body with an error.
+    """
+    return _decoded(_ABORT, body)
+
+
+def _decoded(decoder: msgspec.json.Decoder[_T], body: bytes) -> _T:
     try:
-        match shape:
-            case Shape.CHAT:
-                return _read_chat(_CHAT.decode(body), context_length)
-            case Shape.COMPLETION:
-                return _read_completion(_COMPLETION.decode(body), context_length)
-            case Shape.GENERATE:
-                return _read_generate(_GENERATE.decode(body), context_length)
+        return decoder.decode(body)
     except msgspec.ValidationError as error:
         raise BodyError(_wrong_field(str(error))) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -90,6 +90,29 @@ class Clockwork:
         exchange.keys.clear()
         self._set_timer()
 
+    def end(self, engine: UpstreamName, rid: str | None) -> None:
+        """End what has an id before its time, and tell its client so; None: all there is.
+
+        As SGLang does it: the id must be one that it knows, and ends all whose ids begin so.
+        """
+        found = [
+            (key, exchange, exchange.generation.replies[exchange.keys[key]])
+            for key, exchange in self._exchanges.items()
+            if exchange.engine is engine
+        ]
+        if rid is not None:
+            known = any(reply.rid == rid for _, _, reply in found)
+            found = [each for each in found if known and each[2].rid.startswith(rid)]
+        now = self._now()
+        for key, exchange, reply in found:
+            del exchange.keys[key], self._exchanges[key]
+            self._gpu.cancel(engine, key, now)
+            reply.aborted, reply.ended_at = True, self._origin_wall + now / self._scale
+            exchange.tally.left(reply, stream=exchange.generation.ask.stream)
+        self._set_timer()
+        for exchange in dict.fromkeys(exchange for _, exchange, _ in found):
+            exchange.changed()
+
     def reset(self, engine: UpstreamName) -> None:
         """The engine dies and is back; its exchanges must have been aborted."""
         self._gpu.reset(engine, self._now())

@@ -9,7 +9,7 @@ from typing import Final
 
 from proxy.core.words import UpstreamName
 from proxy.sim import pages
-from proxy.sim.asks import BodyError, Shape, openai_error, read
+from proxy.sim.asks import BodyError, Shape, openai_error, read, read_abort
 from proxy.sim.clockwork import Clockwork
 from proxy.sim.engine import Load
 from proxy.sim.generation import Generation
@@ -18,15 +18,18 @@ from proxy.sim.wire import Answer, Request, json_answer
 
 _MEDIA_TYPE: Final = "Unsupported Media Type: Only 'application/json' is allowed"
 
-_NOT_FOUND: Final = (
-    "Not Found: of what SGLang serves, a simulated engine has chat, completions, /generate, "
-    "and the paths that tell of models and health"
+HAS: Final = (
+    "chat, completions, /generate, the pages of models, server, load, metrics and health, "
+    "/flush_cache and /abort_request; all else is 404"
 )
+"""What a simulated engine has, as the pages and `engines --help` say it, too."""
+_NOT_FOUND: Final = f"Not Found: of what SGLang serves, a simulated engine has {HAS}"
 
 _FLUSHED: Final = (
     b"Cache flushed.\nPlease check backend logs for more details. "
     b"(When there are running or waiting requests, the operation will not be performed.)\n"
 )
+_NOT_FLUSHED: Final = b"Flush cache failed.\n"
 
 
 class Desk:
@@ -88,7 +91,25 @@ class Desk:
             return self._generation(_GENERATION[path], request)
         if path in _PAGES:
             return _PAGES[path](self)
+        if path == _ABORT:
+            return self._abort(bytes(request.body))
         return pages.model(self.card, path.removeprefix(_MODEL), self.now)
+
+    def flush(self) -> Answer:
+        """Empty the cache, of which there is none; SGLang does so only while it is idle.
+
+        It does not wait for that, whatever `timeout` says.
+        """
+        load = self.load
+        busy = load.running or load.waiting
+        return Answer(400, _NOT_FLUSHED) if busy else Answer(200, _FLUSHED)
+
+    def _abort(self, body: bytes) -> Answer:
+        """End what the body names. SGLang says the same whether it knows the request or not."""
+        asked = read_abort(body)
+        if asked.abort_all or asked.rid:
+            self.clockwork.end(self.name, None if asked.abort_all else asked.rid)
+        return Answer(200)
 
     def _generation(self, shape: Shape, request: Request) -> Generation:
         if not request.headers.get("content-type", "").lower().startswith("application/json"):
@@ -101,15 +122,14 @@ class Desk:
 
 
 _MODEL: Final = "/v1/models/"
+_ABORT: Final = "/abort_request"
 
 _PAGES: Final[Mapping[str, Callable[[Desk], Answer]]] = {
     "/ready": lambda _: Answer(200),
     "/health": lambda _: Answer(200),
     "/health_generate": lambda _: Answer(200),
     "/ping": lambda _: Answer(200),
-    "/flush_cache": lambda _: Answer(200, _FLUSHED),
-    # SGLang says the same whether it knows the request or not; here none has an id to be known by.
-    "/abort_request": lambda _: Answer(200),
+    "/flush_cache": Desk.flush,
     "/v1/models": lambda desk: pages.models(desk.card, desk.now),
     "/model_info": lambda desk: pages.model_info(desk.card),
     "/get_model_info": lambda desk: pages.model_info(desk.card),
@@ -133,6 +153,6 @@ def _methods(path: str) -> tuple[str, ...] | None:
         return ("POST", "PUT") if shape is Shape.GENERATE else ("POST",)
     if path == "/flush_cache":
         return ("GET", "POST")
-    if path == "/abort_request":
+    if path == _ABORT:
         return ("POST",)
     return ("GET",) if path in _PAGES or path.startswith(_MODEL) else None

@@ -27,6 +27,10 @@ class Reply:
     told: int = 0
     """Tokens that the client has been sent."""
     refused: bool = False
+    aborted: bool = False
+    """Whether somebody has ended it before its time."""
+    closed: bool = False
+    """Whether the client has been sent its end, where an event of its own tells that."""
     admitted_at: float | None = None
     filled_at: float | None = None
     ended_at: float | None = None
@@ -49,13 +53,20 @@ class Reply:
     @property
     def complete(self) -> bool:
         """Whether its last token is there."""
-        return self.produced == self.wanted.output_tokens
+        return self.aborted or self.produced == self.wanted.output_tokens
+
+    @property
+    def news(self) -> bool:
+        """Whether there is something that the client has not been sent: tokens, or their end."""
+        return self.produced > self.told or (self.aborted and not self.closed)
 
     @property
     def finish_reason(self) -> str | None:
         """OpenAI's word; None until it is complete."""
         if not self.complete:
             return None
+        if self.aborted:
+            return "abort"
         return "length" if self.wanted.cut else "stop"
 
     @property

@@ -52,6 +52,16 @@ def events(generation: Generation) -> list[bytes]:
     return made
 
 
+def _unbegun(reply: Reply, reason: Fields, seconds: float) -> Fields:
+    """What /generate tells about a reply that has ended, after `seconds`, without having begun."""
+    return {
+        "id": reply.rid,
+        "finish_reason": reason,
+        "weight_version": _VERSION,
+        "e2e_latency": seconds,
+    }
+
+
 def body(generation: Generation) -> object:
     """The whole answer to a request that is not streamed."""
     match generation.ask.shape:
@@ -70,10 +80,9 @@ def _refused_events(generation: Generation) -> list[bytes]:
         error = openai_error(QUEUE_FULL, "SERVICE_UNAVAILABLE", _SERVICE_UNAVAILABLE)
         # The one event that SGLang writes with spaces: another encoder makes it.
         return [b"data: %b\n\n" % json.dumps({"error": error}).encode()]
-    reason = {"type": "abort", "message": QUEUE_FULL, "status_code": _SERVICE_UNAVAILABLE}
-    meta = {"finish_reason": reason, "weight_version": _VERSION, "e2e_latency": 0.0}
+    reason: Fields = {"type": "abort", "message": QUEUE_FULL, "status_code": _SERVICE_UNAVAILABLE}
     return [
-        event({"text": "", "output_ids": [], "meta_info": {"id": reply.rid, **meta}})
+        event({"text": "", "output_ids": [], "meta_info": _unbegun(reply, reason, 0.0)})
         for reply in generation.replies
         if reply.refused
     ]
@@ -162,11 +171,11 @@ def _chat_closing(generation: Generation) -> list[Fields]:
 
 def _completion_fresh(generation: Generation) -> Iterator[Fields]:
     for index, reply in enumerate(generation.replies):
-        if reply.produced == reply.told:
+        if not reply.news:
             continue
         choice = {"index": index, "text": reply.fresh, **_ending(reply)}
         yield {**_head(generation, "text_completion"), "choices": [choice], "usage": None}
-        reply.told = reply.produced
+        reply.told, reply.closed = reply.produced, reply.complete
 
 
 def _completion_closing(generation: Generation) -> list[Fields]:
@@ -237,6 +246,8 @@ def _reason(reply: Reply) -> Fields | None:
             return {"type": "length", "length": reply.produced}
         case "stop":
             return {"type": "stop", "matched": reply.matched_stop}
+        case "abort":
+            return {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
         case _:
             return None
 
@@ -244,6 +255,9 @@ def _reason(reply: Reply) -> Fields | None:
 def _meta_info(generation: Generation, reply: Reply) -> Fields:
     """What /generate tells about a reply; more of it once it is complete."""
     received = generation.received_at
+    if reply.aborted and reply.admitted_at is None:
+        reason: Fields = {"type": "abort", "message": "Abort in waiting queue"}
+        return _unbegun(reply, reason, (reply.ended_at or received) - received)
     admitted = reply.admitted_at or received
     filled = reply.filled_at or admitted
     meta: Fields = {
@@ -280,7 +294,7 @@ def _final_meta(generation: Generation, reply: Reply, filled: float, ended: floa
         "first_token_latency": filled - generation.received_at,
         "api_server_dispatch_finish_ts": generation.received_at,
         "request_finished_ts": ended,
-        "decode_throughput": (reply.produced - 1) / decoding if decoding else 0.0,
+        "decode_throughput": max(reply.produced - 1, 0) / decoding if decoding else 0.0,
     }
 
 
@@ -294,11 +308,11 @@ def _generated(generation: Generation, reply: Reply) -> Fields:
 
 def _generate_fresh(generation: Generation) -> Iterator[Fields]:
     for index, reply in enumerate(generation.replies):
-        if reply.produced == reply.told:
+        if not reply.news:
             continue
         made = _generated(generation, reply)
         yield made if generation.ask.single else {**made, "index": index}
-        reply.told = reply.produced
+        reply.told, reply.closed = reply.produced, reply.complete
 
 
 def _generate_closing(_: Generation) -> list[Fields]:

@@ -135,6 +135,24 @@ async def test_a_server_that_is_gone(path: str, who: str) -> None:
         assert (response.status, said(response)) == (200, {who: "could not be asked"})
 
 
+async def test_the_rank_of_a_server_that_is_gone() -> None:
+    """Is missing, and nothing is wrong with the question."""
+    async with rig() as it:
+        it.spec.pages |= PAGES
+        await it.base.stop()
+        response = await ask(it, "/v1/loads?dp_rank=1")
+        assert (response.status, json.loads(response.body)["loads"]) == (200, [])
+
+
+async def test_metrics_that_are_switched_off() -> None:
+    """404, and the key that would switch them on."""
+    async with rig() as it:
+        response = await ask(it, "/metrics")
+        assert (response.status, response.code) == (404, "not_found")
+        message = json.loads(response.body)["error"]["message"]
+        assert message == "/metrics is not served here; `listen.metrics` is off"
+
+
 NO_PAGES = {
     **{body.decode() or "nothing": body for body in (b"[]", b"null", b"", b"{", b'"a"')},
     "deeper than can be read": b"[" * 100_000,

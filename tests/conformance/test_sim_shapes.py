@@ -465,6 +465,14 @@ async def test_abort_request(engine: Engine) -> None:
     assert (await engine.client.get(f"{engine.url}/abort_request")).status_code == 405
 
 
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b'"a"', b'{"rid": 1}'])
+async def test_abort_request_without_an_object(engine: Engine, body: bytes) -> None:
+    """400, as for every body that is not what it should be."""
+    answer = await engine.client.post(f"{engine.url}/abort_request", content=body)
+    assert answer.status_code == 400
+    assert _tree(answer.json()) == ERROR
+
+
 @pytest.mark.parametrize(
     "body", [b'{"messages": [', b"{}", b'{"messages": [], "temperature": "hot"}']
 )

@@ -14,11 +14,18 @@ from pydantic import BaseModel
 from starlette.routing import Route
 
 from proxy.app import App
+from proxy.cli import engines
 from proxy.config import Config
 from proxy.control import state
+from proxy.control.engine import Answer
 from proxy.control.guard import Guard
+from proxy.control.pages import PAGES, Heard
 from proxy.control.state import CalibrationState, PerUpstream, State, UpstreamState
 from proxy.core.endpoints import ENDPOINTS, Kind, find
+from proxy.core.errands import Errand, Reply
+from proxy.core.words import UpstreamName
+from proxy.errors import EngineError, EngineSilentError, EngineUnaskedError
+from proxy.sim.desk import HAS
 
 DOCS = Path(__file__).parents[2] / "docs"
 ADMIN = (DOCS / "admin.md").read_text(encoding="utf-8")
@@ -117,3 +124,37 @@ def test_keys_are_needed_where_the_page_says() -> None:
     """Everywhere but on the paths that specswitch answers."""
     assert {e.kind for e in ENDPOINTS if not e.needs_key} == {Kind.OWN}
     assert {e.kind for e in ENDPOINTS if e.needs_key} == set(Kind) - {Kind.OWN}
+
+
+def plain(text: str) -> str:
+    """Without marks of code, and with one space between words."""
+    return " ".join(text.replace("`", "").split())
+
+
+def test_what_a_simulated_engine_has_is_said_in_one_way() -> None:
+    """By its 404, by the command that starts it, and by both pages that tell of it."""
+    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    assert engines.help is not None
+    for text in (PATHS, readme, engines.help):
+        assert HAS in plain(text)
+
+
+def test_every_word_of_a_missing_server_is_explained() -> None:
+    """And none that is not said."""
+    outcomes: list[Answer | EngineError] = [
+        Answer(200, "application/json", b"{}"),
+        Answer(404, "application/json", b"{}"),
+        Answer(200, "application/json", b"[]"),
+        EngineSilentError("a"),
+        EngineError("a"),
+        EngineUnaskedError("a"),
+    ]
+    page, errand = PAGES["/server_info"], Errand(template="/server_info", method="GET", query=b"")
+    said = set()
+    for outcome in outcomes:
+        heard: Heard = {UpstreamName.SPEC: outcome, UpstreamName.BASE: outcomes[0]}
+        made = page.result(errand, heard)
+        assert isinstance(made, Reply)
+        said.add(json.loads(made.body)["specswitch"]["spec"])
+    words = re.findall(r"^- `([^`]+)`", section(PATHS, "Pair"), re.MULTILINE)
+    assert set(words) == said

@@ -6,6 +6,7 @@ administer learns nothing of these paths; and what a client leaves behind is end
 
 import asyncio
 import json
+import logging
 from typing import Any
 
 import pytest
@@ -334,9 +335,12 @@ async def test_sglangs_fields_with_both_results() -> None:
 @pytest.mark.parametrize(
     ("spec", "last"), [(FLUSHED, b"spec: 200, the same\n"), (b"done\n", b"spec: 200, done\n")]
 )
-async def test_a_text_stays_a_text(spec: bytes, last: bytes) -> None:
+async def test_a_text_stays_a_text(
+    spec: bytes, last: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     """With a line for each server below it."""
     response = await both_say(text(spec), text(FLUSHED), "/flush_cache")
+    assert not warnings(caplog)
     assert response.status == 200
     assert response.header("content-type") == "text/plain; charset=utf-8"
     assert response.body == FLUSHED + b"base: 200\n" + last
@@ -389,9 +393,15 @@ async def test_half_a_success_is_an_error(bad: bytes, who: str) -> None:
     assert "success" not in told(response)
 
 
-async def test_no_success_at_all() -> None:
-    """Both results, and that neither has done it."""
+async def test_no_success_at_all(caplog: pytest.LogCaptureFixture) -> None:
+    """Both results, and that neither has done it; the log says so, too."""
     response = await both_say(text(BUSY, "400 Bad Request"), reply(REFUSED))
+    (line,) = warnings(caplog)
+    assert line.getMessage() == f"administration: {told(response)['error']['message']}"
+    assert vars(line)["fields"] == {
+        "endpoint": "/load_lora_adapter",
+        "code": "administration_failed",
+    }
     assert (response.status, response.code) == (502, "administration_failed")
     assert told(response)["error"]["message"] == (
         "/load_lora_adapter was done by neither server: spec answers 400; "
@@ -435,12 +445,21 @@ async def test_an_engine_that_breaks_off(steps: tuple[Any, ...], who: str) -> No
         assert it.total("ejections_total") == 0
 
 
-async def test_an_engine_that_is_not_there() -> None:
-    """Its port refuses; the other has done it."""
+def warnings(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    """What is logged of administration that has failed."""
+    return [line for line in caplog.records if line.getMessage().startswith("administration: ")]
+
+
+async def test_an_engine_that_is_not_there(caplog: pytest.LogCaptureFixture) -> None:
+    """Its port refuses; the other has done it. The log says which, and why, and no key."""
     async with rig(upstreams__admin_api_key=KEY) as it:
         await it.spec.stop()
         response = await ask(it, request("/flush_cache", headers=ADMIN))
         assert (response.status, response.code) == (502, "partial_failure")
+        (line,) = warnings(caplog)
+        assert line.levelname == "WARNING"
+        assert "/flush_cache was done by base alone: spec has not answered" in line.getMessage()
+        assert KEY not in f"{line.getMessage()} {vars(line)}"
         await it.base.stop()
         response = await ask(it, request("/flush_cache", headers=ADMIN))
         assert (response.status, response.code) == (502, "administration_failed")

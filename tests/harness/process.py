@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from random import SystemRandom
 from types import TracebackType
 from typing import Self
 
@@ -29,13 +30,33 @@ POLL_SECONDS = 0.02
 PROGRAM = (sys.executable, "-m", "proxy", "serve")
 
 
+FIRST_PORT = 10_000
+"""Below are the ports of well-known services, ours among them."""
+_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_given: set[int] = set()
+
+
+def ports() -> range:
+    """Those that no connection and no listener on port 0 is given by the kernel.
+
+    Between the choice of a port and the start of what listens there, nobody gets it by chance.
+    """
+    first = int(_RANGE.read_text().split()[0]) if _RANGE.exists() else 32_768
+    return range(FIRST_PORT, first if first > FIRST_PORT + 1_000 else 32_768)
+
+
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port on loopback that nobody listens on."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.bind((host, 0))
-        port = probe.getsockname()[1]
-    assert isinstance(port, int)
-    return port
+    """A port on loopback that nobody listens on, and that was given to nobody before."""
+    choices = [port for port in ports() if port not in _given]
+    while True:
+        port = SystemRandom().choice(choices)
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            # As servers do: what is left of closed connections is in nobody's way.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with suppress(OSError):
+                probe.bind((host, port))
+                _given.add(port)
+                return port
 
 
 class Specswitch:

@@ -1,5 +1,7 @@
 """The table of docs/scaling.md, from what the last `make scale` has seen.
 
+A cell is what its story holds a router to: another run that passes writes the same.
+
 python -m tests.scale.table             print it
 python -m tests.scale.table --write     put it into the page
 """

@@ -24,6 +24,10 @@ from tests.scale.seen import Story, note
 from tests.soak.plans import Plan
 
 CLIENTS = 24
+LEAST_SHARE = 5
+"""Requests of 60 that each pair must get; two pairs drawn by lot are no even shares."""
+LEFT_SECONDS = 2.0
+"""Within which an engine must know that a client has left."""
 
 
 @pytest.fixture(params=ROUTERS)
@@ -99,7 +103,7 @@ async def _added(router: Router) -> None:
 
     await crowd.during(add)
     assert not crowd.failed
-    note(router.name, Story.ADDED, f"0 of {len(crowd.answers)} lost")
+    note(router.name, Story.ADDED, "0 lost")
 
 
 async def _spread(router: Router) -> None:
@@ -113,11 +117,11 @@ async def _spread(router: Router) -> None:
 
     assert all(got.whole for got in answers)
     assert sum(shares) == len(plans)
-    assert min(shares) >= 5, shares
+    assert min(shares) >= LEAST_SHARE, shares
     assert [got.headers["x-request-id"] for got in answers] == ids
     assert {got.headers["x-specswitch-upstream"] for got in answers} <= {"spec", "base"}
     await until(lambda: set(ids) <= _logged(router), "each id is in a log")
-    note(router.name, Story.SPREAD, f"{', '.join(map(str, shares))} of {len(plans)}")
+    note(router.name, Story.SPREAD, f"each {LEAST_SHARE} or more of {len(plans)}")
 
 
 def _logged(router: Router) -> set[str]:
@@ -133,12 +137,11 @@ async def _left(router: Router) -> None:
     assert status == 200
     assert first
     assert not any(pair.gone("left") for pair in router.pairs)
-    loop = asyncio.get_running_loop()
-    left_at = loop.time()
     client.close()
-    await until(lambda: any(pair.gone("left") for pair in router.pairs), "the engine knows", 5.0)
-    took = loop.time() - left_at
-    note(router.name, Story.STREAM, f"by events; at the engine after {took * 1e3:.0f} ms")
+    await until(
+        lambda: any(pair.gone("left") for pair in router.pairs), "the engine knows", LEFT_SECONDS
+    )
+    note(router.name, Story.STREAM, f"by events; at the engine within {LEFT_SECONDS:.0f} s")
 
 
 async def _socket(router: Router) -> None:
@@ -200,7 +203,7 @@ async def test_a_pair_is_drained(name: str, tmp_path: Path) -> None:
         assert all(got.whole for got in await running)
 
     assert not crowd.failed
-    note(name, Story.DRAINED, f"0 of {len(crowd.answers)} lost, 0 of 12 streams cut")
+    note(name, Story.DRAINED, "0 lost, 0 of 12 streams cut")
 
 
 def _has_long(pair: Pair) -> int:
@@ -233,9 +236,10 @@ async def _killed(router: Router) -> None:
 
     assert all(got.asked_at <= dead_at for got in lost)
     assert not any(got.pretends for got in lost)
-    assert router.name.startswith("sglang-router") or not twice
-    under_way = f"{len(lost)} of {CLIENTS} under way lost, {twice} done twice"
-    note(router.name, Story.KILLED, f"{under_way}; 0 of those after it")
+    repeats = router.name.startswith("sglang-router")
+    assert repeats or not twice
+    again = "may be done twice" if repeats else "0 done twice"
+    note(router.name, Story.KILLED, f"lost is what was under way there, {again}; 0 after it")
 
 
 async def _back(router: Router) -> None:
@@ -249,4 +253,4 @@ async def _back(router: Router) -> None:
 
     await crowd.during(restart)
     assert not crowd.failed
-    note(router.name, Story.BACK, f"0 of {len(crowd.answers)} lost")
+    note(router.name, Story.BACK, "0 lost")

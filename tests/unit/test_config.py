@@ -218,6 +218,12 @@ def test_environment(variable: str, text: str, path: str, expected: object) -> N
         ("AUTH_API_KEYS", "ann= ", f"ann: {BAD_KEY}"),
         ("AUTH_ADMIN_TOKEN", f"{SECRET}\n", BAD_KEY),
         ("LIMITS_QUEUE_SISE", "1", "unknown variable; did you mean SPECSWITCH_LIMITS_QUEUE_SIZE?"),
+        (
+            "ADMIN_API_KEY",
+            SECRET,
+            "unknown variable; did you mean SPECSWITCH_UPSTREAMS_ADMIN_API_KEY?",
+        ),
+        ("", "1", "unknown variable"),
         ("CONFIG", "x.toml", "unknown variable"),
     ],
 )

@@ -9,9 +9,11 @@ import pytest
 from proxy.core.words import UpstreamName
 from proxy.sim.asks import Shape, read
 from proxy.sim.clockwork import Clockwork, Exchange
+from proxy.sim.desk import Desk
 from proxy.sim.engine import DEFAULT_LIMITS, Limits
 from proxy.sim.generation import Generation
 from proxy.sim.gpu import Gpu
+from proxy.sim.options import PairOptions
 from proxy.sim.pages import Tally
 from proxy.sim.physics import FOUNDING, prefill_work
 
@@ -240,3 +242,15 @@ def test_a_dead_engine_does_nothing() -> None:
     case.clockwork.reset(BASE)
     assert case.loop.armed == []
     assert case.clockwork.load(BASE).counters.aborted == 0
+
+
+def test_a_cache_is_not_flushed_while_something_waits() -> None:
+    """Also where nothing runs yet."""
+    case = _Case()
+    desk = Desk(BASE, PairOptions(), case.clockwork)
+    assert desk.flush().status == 200
+    case.submit()
+    assert (desk.load.running, desk.load.waiting) == (0, 1)
+    assert desk.flush().status == 400
+    case.loop.run()
+    assert desk.flush().status == 200

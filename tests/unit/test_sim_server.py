@@ -4,7 +4,8 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any
 
 import httpx2
 import pytest
@@ -333,6 +334,119 @@ async def test_a_client_that_leaves_the_queue() -> None:
             await _until(lambda: pair.load(BASE).waiting == 1)
         await _until(lambda: pair.load(BASE).waiting == 0)
         assert pair.load(BASE).running == 1
+
+
+PATHS = ["/v1/chat/completions", "/v1/completions", "/generate"]
+
+
+def _endless(path: str, rid: str, **fields: object) -> dict[str, object]:
+    """A body for any of those paths, of a reply that does not end by itself."""
+    params = {"max_new_tokens": 10_000, "ignore_eos": True}
+    own = {"text": "x", "sampling_params": params} if path == "/generate" else {"prompt": "x"}
+    return {**_chat(**ENDLESS), **own, "rid": rid, **fields}
+
+
+def _reasons(path: str, told: dict[str, Any]) -> list[object]:
+    """How the replies of a body, or of an event, have ended."""
+    if path == "/generate":
+        return [told["meta_info"]["finish_reason"]]
+    return [choice["finish_reason"] for choice in told["choices"]]
+
+
+def _abort_of(path: str, *, waits: bool) -> object:
+    if path != "/generate":
+        return "abort"
+    if waits:
+        return {"type": "abort", "message": "Abort in waiting queue"}
+    return {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
+
+
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("body", [{"rid": "one"}, {"abort_all": True}])
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_request_that_is_aborted(path: str, body: dict[str, object], waits: bool) -> None:  # noqa: FBT001  a parameter of the test
+    """Its answer ends as if it were whole, with that reason; its place is free."""
+    limits = Limits(max_running=1) if waits else Limits(max_running=2)
+    async with _pair(base=limits, time_scale=1.0) as pair, _wire(pair.base_url) as first:
+        first.post("/generate", _endless("/generate", "other"))
+        await _until(lambda: pair.load(BASE).running == 1)
+        async with _wire(pair.base_url) as wire, _wire(pair.base_url) as operator:
+            wire.post(path, _endless(path, "one"))
+            both = (1, 1) if waits else (2, 0)
+            await _until(lambda: (pair.load(BASE).running, pair.load(BASE).waiting) == both)
+            operator.post("/abort_request", body)
+            assert (await operator.answer())[::2] == (200, b"")
+            status, _, raw = await wire.answer()
+            assert status == 200
+            assert _reasons(path, json.loads(raw)) == [_abort_of(path, waits=waits)]
+            left = 0 if "abort_all" in body else 1
+            assert pair.load(BASE).running == left
+            assert pair.load(BASE).waiting == 0
+            assert pair.load(BASE).counters.aborted == 2 - left
+            assert await _metric(pair.base_url, "num_aborted_requests_total") == 2.0 - left
+
+
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_stream_that_is_aborted(path: str, waits: bool) -> None:  # noqa: FBT001  a parameter of the test
+    """Its last event says so, once, and [DONE] follows; the connection goes on."""
+    async with _pair(base=Limits(max_running=1), time_scale=1.0) as pair, AsyncExitStack() as stack:
+        first, wire, operator = [
+            await stack.enter_async_context(_wire(pair.base_url)) for _ in range(3)
+        ]
+        if waits:
+            first.post("/generate", _endless("/generate", "other"))
+            await _until(lambda: pair.load(BASE).running == 1)
+        wire.post(path, _endless(path, "one", stream=True))
+        wire.post("/generate", {"text": "y", "sampling_params": {"max_new_tokens": 1}})
+        if waits:
+            await _until(lambda: pair.load(BASE).waiting == 1)
+        else:
+            await _until(lambda: pair.load(BASE).counters.output_tokens > 3)
+        operator.post("/abort_request", {"rid": "one"})
+        assert (await operator.answer())[0] == 200
+        assert (await wire.head())[0] == 200
+        *made, done = await wire.events()
+        assert done == b"data: [DONE]\n\n"
+        reasons = [each for event in made for each in _reasons(path, json.loads(event[6:]))]
+        assert [each for each in reasons if each] == [_abort_of(path, waits=waits)]
+        assert reasons[-1]
+        if waits:
+            operator.post("/abort_request", {"rid": "other"})
+        assert (await wire.answer())[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("rid", "left"),
+    [("a", 1), ("a1", 2), ("c", 3), ("a12", 3), ("", 3), (None, 3)],
+)
+async def test_which_requests_an_id_aborts(rid: str | None, left: int) -> None:
+    """One that is known, and those whose ids begin so; on this engine alone."""
+    async with _pair(time_scale=1.0) as pair, AsyncExitStack() as stack:
+        for url, own in [(pair.base_url, each) for each in ("a", "a1", "b")] + [
+            (pair.spec_url, "a")
+        ]:
+            wire = await stack.enter_async_context(_wire(url))
+            wire.post("/generate", _endless("/generate", own))
+        await _until(lambda: (pair.load(BASE).running, pair.load(SPEC).running) == (3, 1))
+        operator = await stack.enter_async_context(_wire(pair.base_url))
+        operator.post("/abort_request", {"rid": rid})
+        assert (await operator.answer())[0] == 200
+        assert (pair.load(BASE).running, pair.load(SPEC).running) == (left, 1)
+
+
+async def test_a_cache_is_flushed_while_nothing_runs() -> None:
+    """400 and SGLang's text while something does."""
+    async with _pair(time_scale=1.0) as pair, httpx2.AsyncClient() as client:
+        url = f"{pair.base_url}/flush_cache"
+        async with _wire(pair.base_url) as wire:
+            wire.post("/generate", _endless("/generate", "one"))
+            await _until(lambda: pair.load(BASE).running == 1)
+            answer = await client.post(url)
+            assert (answer.status_code, answer.text) == (400, "Flush cache failed.\n")
+            assert (await client.post(f"{pair.spec_url}/flush_cache")).status_code == 200
+        await _until(lambda: pair.load(BASE).running == 0)
+        assert (await client.get(url)).status_code == 200
 
 
 async def test_a_slow_reader() -> None:
