@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from random import Random
 from types import TracebackType
 from typing import Self
 
@@ -29,13 +30,21 @@ POLL_SECONDS = 0.02
 PROGRAM = (sys.executable, "-m", "proxy", "serve")
 
 
+PORTS = range(10_000, 20_000)
+"""Below those that systems give to who asks for any. A router still asks for a pair that was there
+and has ended; were its port given to the server of another test, that one would get the requests.
+"""
+
+
 def free_port(host: str = "127.0.0.1") -> int:
-    """A port on loopback that nobody listens on."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.bind((host, 0))
-        port = probe.getsockname()[1]
-    assert isinstance(port, int)
-    return port
+    """A port on loopback that nobody listens on, nor is given by the system."""
+    for port in Random().sample(PORTS, k=100):
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # who was there may linger
+            with suppress(OSError):
+                probe.bind((host, port))
+                return port
+    raise AssertionError("no free port among a hundred tried")
 
 
 class Specswitch:
