@@ -32,12 +32,16 @@ class _Done:
     """None where it has not answered."""
     body: object
     """JSON, or a text; or why there is no answer."""
+    readable: bool = True
+    """Whether it is what its type says."""
 
     @property
     def well(self) -> bool:
         """Whether it has done it: by its status, and by `success` where SGLang has that."""
         if self.status is None or not 200 <= self.status < 300:  # noqa: PLR2004 - RFC 9110
             return False
+        if not self.readable:
+            return False  # `success` may be false there
         return not isinstance(self.body, dict) or self.body.get("success", True) is True
 
     @property
@@ -77,7 +81,7 @@ def _done(heard: Answer | EngineError) -> _Done:
     try:
         return _Done(heard.status, parsed(heard.body))
     except (ValueError, RecursionError):
-        return _Done(heard.status, text)
+        return _Done(heard.status, text, readable=False)
 
 
 def _success(done: Mapping[UpstreamName, _Done]) -> Reply:
@@ -110,7 +114,10 @@ def _failure(path: str, done: Mapping[UpstreamName, _Done], well: list[UpstreamN
 def _why(done: _Done) -> str:
     if done.status is None:
         return f"has not answered ({done.body})"
-    return f"answers {done.status}" + ("" if done.status >= 300 else " without success")  # noqa: PLR2004
+    if done.status >= 300:  # noqa: PLR2004 - RFC 9110
+        return f"answers {done.status}"
+    with_what = "without success" if done.readable else "with JSON that cannot be read"
+    return f"answers {done.status} {with_what}"
 
 
 def _reply(

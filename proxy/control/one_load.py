@@ -84,25 +84,36 @@ def _mean(values: Sequence[Number], _parts: Sequence[Page]) -> Number:
     return sum(values) / len(values)
 
 
-def _by_capacity(values: Sequence[Number], parts: Sequence[Page]) -> Number:
-    """The mean, by how many tokens each can hold."""
-    rooms = [part.get("max_total_num_tokens") for part in parts]
-    weights = [float(room) for room in rooms if _is_number(room)]
-    if len(weights) < len(values) or not sum(weights):
-        return _mean(values, parts)
-    return sum(v * w for v, w in zip(values, weights, strict=True)) / sum(weights)
+def _most(values: Sequence[Number], _parts: Sequence[Page]) -> Number:
+    return max(values)
+
+
+def _mean_by(weight: str) -> Rule:
+    """The mean, weighed by another figure of the same ranks; the plain one where that says nothing.
+
+    The figure's name; how many tokens each can hold, or how many requests run there.
+    """
+
+    def mean(values: Sequence[Number], parts: Sequence[Page]) -> Number:
+        found = [part.get(weight) for part in parts]
+        weights = [float(each) for each in found if _is_number(each)]
+        if len(weights) < len(values) or not sum(weights):
+            return _mean(values, parts)
+        return sum(v * w for v, w in zip(values, weights, strict=True)) / sum(weights)
+
+    return mean
 
 
 _RULES: Final[Mapping[str, Rule]] = {
     "timestamp": _oldest,
-    "token_usage": _by_capacity,
-    "cache_hit_rate": _mean,
-    "utilization": _mean,
+    "token_usage": _mean_by("max_total_num_tokens"),
+    "cache_hit_rate": _mean_by("num_running_reqs"),
+    "utilization": _most,
     "accept_length": _mean,
     "accept_rate": _mean,
     "kv_transfer_latency_ms": _mean,
 }
-"""All other figures are sums."""
+"""All other figures are sums. What is in `one_metrics.GAUGES` too has the same rule there."""
 
 
 def _rule_of(name: str) -> Rule:

@@ -7,6 +7,7 @@ server that share their work (tensor, pipeline, expert) tell of the same request
 them is heard.
 """
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -74,6 +75,9 @@ KEPT_LABELS: Final = frozenset(
     }
 )
 """What SGLang divides its figures by. Others tell ranks or servers apart, or are an operator's."""
+
+MAX_LABEL: Final = 256
+"""Characters of a label's value as it is written; SGLang's longest are names of models."""
 
 _WORKERS: Final = ("pp_rank", "tp_rank", "moe_ep_rank")
 """Ranks that work on the same requests."""
@@ -188,13 +192,15 @@ class _Reader:
 
 
 def _take(line: str, found: dict[tuple[str, str], tuple[_Name, float]]) -> None:
-    """Note one line; what is no number says nothing."""
+    """Note one line; what is no number says nothing, nor does one with a label that is too long."""
     end = line.rfind("}") + 1 or line.find(" ")
     try:
         value = float(line[end:].split(maxsplit=1)[0])
     except (IndexError, ValueError):
         return
     name = _name(line[:end])
+    if name is None:
+        return
     key = (name.shown, name.rank)
     before = found.get(key)
     if before is None or name.worker < before[0].worker:
@@ -204,11 +210,16 @@ def _take(line: str, found: dict[tuple[str, str], tuple[_Name, float]]) -> None:
 
 
 @lru_cache(maxsize=8192)  # a page has some 800, and the same ones each time
-def _name(head: str) -> _Name:
-    """A sample's name and labels, as they stand there."""
+def _name(head: str) -> _Name | None:
+    """A sample's name and labels, as they stand there; None where a value is over `MAX_LABEL`.
+
+    It is left out, for two that are cut may be the same.
+    """
     name, _, text = head.partition("{")
     given = dict(_LABEL.findall(text))
     kept = tuple(sorted((each, given[each]) for each in KEPT_LABELS & given.keys()))
+    if any(len(value) > MAX_LABEL for _, value in kept):
+        return None
     return _Name(
         shown=name + _text(kept),
         labels=kept,
@@ -298,7 +309,8 @@ def _cache_config(families: Mapping[str, _Family]) -> Iterator[str]:
     for series in [] if sizes is None else sizes.series.values():
         labels = series.name.labels
         counts = _parts("num_pages", labels, families)
-        if counts:
+        finite = all(math.isfinite(part.value) for part in (*series.parts, *counts))
+        if counts and finite:
             size = _figure(min(part.value for part in series.parts)).removesuffix(".0")
             count = _figure(sum(part.value for part in counts)).removesuffix(".0")
             own = [label for label in labels if label[0] == "model_name"]

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from proxy.core.endpoints import find
+from proxy.core.errands import Reply
 from proxy.core.observer import Record
 from proxy.core.places import Evidence, Place
 from proxy.data.downstream import (
@@ -19,6 +20,7 @@ from proxy.data.ledger import PLAIN
 from proxy.data.outbox import Outbox
 from proxy.data.reader import LARGE_BODY
 from proxy.data.upstream import EngineConnection
+from proxy.errors import PartialFailure, Refusal
 from tests.harness.client import get, post
 from tests.harness.pair import BASE, SPEC, Recorder
 from tests.harness.running import until
@@ -492,6 +494,20 @@ async def test_time_per_token_needs_more_than_one() -> None:
         wire.pair.now -= 3.0
 
     assert [record.seconds_per_token for record in told] == [None, 3.0]
+
+
+@pytest.mark.parametrize("refusal", [None, PartialFailure("spec alone")])
+async def test_an_error_that_the_desk_tells_breaks_nothing_off(refusal: Refusal | None) -> None:
+    """Its status stands in the record, and no client had been told of a success before."""
+    wire = Wire()
+    told: list[Record] = []
+    wire.front.observer = Keeping(told)
+    wire.connection.data_received(get("/server_info"))
+    ((_, asker),) = wire.desk.started
+    asker.errand_over(Reply(status=502, content_type="text/plain", body=b"no", refusal=refusal))
+    code = None if refusal is None else "partial_failure"
+    assert [(each.status, each.code, each.midstream) for each in told] == [(502, code, False)]
+    assert wire.client.written.endswith(b"no")
 
 
 async def test_others_have_their_turn() -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from proxy.control.one_load import one_load, one_rank, prometheus
+from proxy.control.one_metrics import one_metrics
 from proxy.core.words import UpstreamName
 
 SPEC, BASE = UpstreamName.SPEC, UpstreamName.BASE
@@ -98,8 +99,8 @@ def test_ranks_of_one_server_become_one() -> None:
         "max_total_num_tokens": 400,
         "token_usage": pytest.approx(0.2),
         "gen_throughput": 15.0,
-        "cache_hit_rate": pytest.approx(0.3),
-        "utilization": 0.5,
+        "cache_hit_rate": pytest.approx((0.2 * 1 + 0.4 * 2) / 3),
+        "utilization": 1.0,
         "decode_moments": [11, 22.0],
         "memory": {"weight_gb": 2.0},
         "speculative": {"accept_length": 2.5, "accept_rate": pytest.approx(0.6)},
@@ -112,14 +113,34 @@ def test_ranks_of_one_server_become_one() -> None:
     }
 
 
-@pytest.mark.parametrize("rooms", [(None, 300), (0, 0), ("a", "b")])
-def test_usage_without_rooms_is_the_plain_mean(rooms: tuple[object, object]) -> None:
+@pytest.mark.parametrize("weights", [(None, 300), (0, 0), ("a", "b")])
+@pytest.mark.parametrize(
+    ("name", "weight"),
+    [("token_usage", "max_total_num_tokens"), ("cache_hit_rate", "num_running_reqs")],
+)
+def test_without_weights_it_is_the_plain_mean(
+    name: str, weight: str, weights: tuple[object, object]
+) -> None:
     """What cannot be weighed is not."""
-    ranks = [
-        {"token_usage": usage, "max_total_num_tokens": room}
-        for usage, room in zip((0.5, 0.1), rooms, strict=True)
+    ranks = [{name: value, weight: each} for value, each in zip((0.5, 0.1), weights, strict=True)]
+    assert one_rank(ranks, 0)[name] == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("name", ["utilization", "cache_hit_rate", "token_usage"])
+def test_a_word_has_one_rule(name: str) -> None:
+    """Whether it is read here or on the page of metrics."""
+    figures = [
+        {"num_running_reqs": 3, "max_total_num_tokens": 1000, name: 0.5},
+        {"num_running_reqs": 1, "max_total_num_tokens": 4000, name: 0.125},
     ]
-    assert one_rank(ranks, 0)["token_usage"] == pytest.approx(0.3)
+    texts = [
+        "".join(
+            f"# TYPE sglang:{each} gauge\nsglang:{each} {value}\n" for each, value in own.items()
+        )
+        for own in figures
+    ]
+    page = one_metrics(dict(zip((SPEC, BASE), texts, strict=True)))
+    assert f"sglang:{name} {one_rank(figures, 0)[name]}" in page.splitlines()
 
 
 def test_older_sums_are_made_anew() -> None:

@@ -175,6 +175,27 @@ def test_a_cache_is_told_as_labels() -> None:
     assert not any("cache_config" in line for line in both(gauge("page_size", 1), ""))
 
 
+@pytest.mark.parametrize("odd", ["NaN", "+Inf", "-Inf"])
+@pytest.mark.parametrize("name", ["page_size", "num_pages"])
+def test_a_cache_of_no_size_is_not_told(name: str, odd: str) -> None:
+    """Whoever reads those labels reads whole numbers; either server's figure may be odd."""
+    well = gauge("page_size", 16) + gauge("num_pages", 1000)
+    other = "num_pages" if name == "page_size" else "page_size"
+    bad = gauge(name, odd) + gauge(other, 16)
+    for pages in ((well, bad), (bad, well)):
+        assert not any("cache_config" in line for line in both(*pages))
+
+
+def test_a_label_may_have_256_characters() -> None:
+    """What has a longer one is left out; labels that are not kept may have any length."""
+    long = "m" * 256
+    page = gauge("num_running_reqs", 1, f'model_name="{long}",other="{"x" * 1000}"')
+    page += f'sglang:num_running_reqs{{model_name="{long}m"}} 2\n'
+    assert lines(one_metrics({SPEC: page})) == [
+        f'sglang:num_running_reqs{{model_name="{long}"}} 1.0'
+    ]
+
+
 def test_notes_are_comments() -> None:
     """A scraper passes over them."""
     page = one_metrics({SPEC: gauge("num_running_reqs", 1)}, ["base answers 404"])

@@ -19,6 +19,20 @@ from proxy.control.redact import redacted
         "token",
         "authorization",
         "launch_command",
+        "secret",
+        "client_secret",
+        "clientSecrets",
+        "api_keys",
+        "apikey",
+        "x-api-key",
+        "X-Api-Key",
+        "apiKey",
+        "APIKey",
+        "hf-token",
+        "adminPassword",
+        "db_passwords",
+        "Proxy-Authorization",
+        "launchCommand",
     ],
 )
 def test_what_is_called_a_secret_is_left_out(name: str) -> None:
@@ -49,11 +63,49 @@ def test_what_is_called_a_secret_is_left_out(name: str) -> None:
         "key_cache",
         "tokens",
         "monkey",
+        "Monkey-Business",
+        "secretary",
     ],
 )
 def test_what_only_sounds_like_one_stays(name: str) -> None:
     """Names are read to their end."""
     assert redacted({name: "value-of-it"}) == {name: "value-of-it"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "_swa_full_tokens_ratio_explicitly_set",
+        "bucket_inter_token_latency",
+        "bucket_time_to_first_token",
+        "detokenizer_worker_num",
+        "full_prefill_prefix_chunk_tokens",
+        "generation_tokens_buckets",
+        "kt_max_deferred_experts_per_token",
+        "max_prefill_tokens",
+        "max_total_num_tokens",
+        "max_total_tokens",
+        "num_reserved_decode_tokens",
+        "prefill_delayer_token_usage_low_watermark",
+        "prompt_tokens_buckets",
+        "sampling_mask_max_tokens",
+        "speculative_dspark_align_verify_tokens_to_graph_tier",
+        "speculative_ngram_external_corpus_max_tokens",
+        "speculative_num_draft_tokens",
+        "speculative_token_map",
+        "swa_full_tokens_ratio",
+        "tbo_token_distribution_threshold",
+        "token_capacity",
+        "token_capacity_swa",
+        "tokenizer_e2e",
+        "tokenizer_metrics_allowed_custom_labels",
+        "watermark_key_b",
+    ],
+)
+def test_what_sglang_says_of_tokens_stays(name: str) -> None:
+    """The fields of 0.5.23's page that have a key or a token in their names, and are none."""
+    for value in (None, 48, [0.1, 0.2], "value-of-it"):
+        assert redacted({name: value, "a": [{name: value}]}) == {name: value, "a": [{name: value}]}
 
 
 def test_a_secret_that_stands_elsewhere_is_replaced() -> None:
