@@ -22,7 +22,7 @@ from proxy.core.words import UpstreamName
 from proxy.sim.options import PairOptions
 from proxy.sim.server import SimulatedPair
 from tests.harness.client import CHAT, CHAT_STREAM, RawClient, get, post
-from tests.harness.process import PORTS, Specswitch, free_port
+from tests.harness.process import Specswitch, free_port, ports
 from tests.harness.running import until
 from tests.harness.upstream import (
     DONE,
@@ -410,5 +410,5 @@ def test_ports_of_processes_are_none_that_the_system_gives() -> None:
     """Or what still asks for a process that has ended would ask the server of another test."""
     with socket.socket() as given:
         given.bind(("127.0.0.1", 0))
-        assert given.getsockname()[1] not in PORTS
+        assert given.getsockname()[1] not in ports()
     assert {free_port() for _ in range(10)} <= {*PORTS}

@@ -254,3 +254,36 @@ async def _back(router: Router) -> None:
     await crowd.during(restart)
     assert not crowd.failed
     note(router.name, Story.BACK, "0 lost")
+
+
+MOST_LOST = 2 * CLIENTS
+"""Of two pairs that drain at once. HAProxy avoids only the pair that has just refused, and asks the
+other one of them, until a check has seen both: within 50 ms of the first answer that was lost so.
+Who was refused asks again at once. Seen were 2 to 15; with checks by the second alone, up to 493.
+"""
+
+
+@pytest.mark.parametrize("name", ["HAProxy"])
+@pytest.mark.parametrize("long", [0, 12])
+async def test_two_of_three_are_drained_at_once(name: str, long: int, tmp_path: Path) -> None:
+    """Little is lost, all of it refused before an engine had it; what runs there ends whole."""
+    async with fleet(name, tmp_path) as router:
+        crowd, leaving = Crowd(router), router.pairs[:2]
+        plans = [Plan(id=f"long-{n}", pieces=20, between=100, stream=True) for n in range(long)]
+        running = asyncio.gather(*(ask(router.port, plan) for plan in plans))
+
+        async def drain() -> None:
+            await until(lambda: sum(map(_has_long, router.pairs)) == long, "the long ones run")
+            await crowd.more(100)
+            for pair in leaving:
+                pair.drain()
+            for pair in leaving:
+                assert await asyncio.to_thread(pair.process.ended) == 0
+            await crowd.more(400)
+
+        await crowd.during(drain)
+        assert all(got.whole for got in await running)
+
+    received = set().union(*(pair.received("crowd-") for pair in router.pairs))
+    assert len(crowd.failed) <= MOST_LOST
+    assert not received & {got.id for got in crowd.failed}
