@@ -6,7 +6,6 @@ Its upstreams are scripted, or simulated engines; all are in the test's own loop
 import asyncio
 import os
 import signal
-import socket
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -22,7 +21,7 @@ from proxy.core.words import UpstreamName
 from proxy.sim.options import PairOptions
 from proxy.sim.server import SimulatedPair
 from tests.harness.client import CHAT, CHAT_STREAM, RawClient, get, post
-from tests.harness.process import Specswitch, free_port, ports
+from tests.harness.process import Specswitch, free_port
 from tests.harness.running import until
 from tests.harness.upstream import (
     DONE,
@@ -404,11 +403,3 @@ async def test_what_it_never_says(tmp_path: Path) -> None:
         assert (await answer(it, b"nonsense\r\n\r\n"))[0] == 400
         assert (await answer(it, get("/nowhere")))[0] == 404
     assert {line["level"] for line in it.lines()} <= {"info", "warning"}
-
-
-def test_ports_of_processes_are_none_that_the_system_gives() -> None:
-    """Or what still asks for a process that has ended would ask the server of another test."""
-    with socket.socket() as given:
-        given.bind(("127.0.0.1", 0))
-        assert given.getsockname()[1] not in ports()
-    assert {free_port() for _ in range(10)} <= {*PORTS}
