@@ -65,7 +65,7 @@ async def ask(port: int, plan: Plan, headers: Mapping[str, str] = NONE) -> Got:
         async with await RawClient.connect(port) as client:
             head, end, body = request(plan, headers).partition(b"\r\n\r\n")
             client.send(head + end)
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0.002)  # so long the head is alone, as from httpx
             client.send(body)
             answer = await client.response()
     except (OSError, asyncio.IncompleteReadError):
