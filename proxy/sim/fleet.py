@@ -51,7 +51,7 @@ class Ran:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Figures:
     """A fleet in figures."""
 
     result: Result
@@ -90,7 +90,7 @@ def play(fleet: Fleet, requests: Sequence[Request], *, seed: int) -> Ran:
     return _gathered([one.end() for one in stations], where)
 
 
-def summarized(ran: Ran, objective: Objective) -> Outcome:
+def summarized(ran: Ran, objective: Objective) -> Figures:
     """The figures of `ran`.
 
     Raises:
@@ -107,7 +107,7 @@ def summarized(ran: Ran, objective: Objective) -> Outcome:
         switches_per_minute=whole.switches_per_minute / count,
         both_active=fmean(both_active(run.moments) for run in ran.pairs) / span,
     )
-    return Outcome(result=result, busy=fmean(_busy(run.moments) for run in ran.pairs) / span)
+    return Figures(result=result, busy=fmean(_busy(run.moments) for run in ran.pairs) / span)
 
 
 def _look(one: Station) -> tuple[int, float]:
