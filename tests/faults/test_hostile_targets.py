@@ -101,7 +101,8 @@ async def test_no_other_path_and_no_other_spelling(method: str) -> None:
             message = json.loads(response.body)["error"]["message"]
 
             assert (response.status, response.code) == (404, "not_found"), path
-            assert message == f"{path} is not served here"
+            hint = "; `listen.metrics` is off" if path == "/metrics" else ""
+            assert message == f"{path} is not served here{hint}"
             assert response.header("location") is None
         assert not it.spec.requests
         assert not it.base.requests
