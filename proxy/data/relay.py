@@ -305,8 +305,9 @@ class Relay:
     def _run_errand(self, _command: ev.RunErrand, _now: float) -> ev.Event | None:
         if self._front.dispatcher.draining:
             return ev.ErrandOver(Draining("specswitch is shutting down"))
-        self._visit = DeskVisit(self._front)
-        self._visit.start(self._head, self.account, self._body.content, self)
+        visit = DeskVisit(self._front)
+        visit.start(self._head, self.account, self._body.content, self)
+        self._visit = visit
         return None
 
     def _cancel_errand(self, _command: ev.CancelErrand, _now: float) -> None:
