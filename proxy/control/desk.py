@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from proxy.control import fanout
 from proxy.control.engine import Answer, Question, Reach, Within, ask
-from proxy.control.pages import ABSENT, PAGES, Heard
+from proxy.control.pages import ABSENT, PAGES, Heard, Page
 from proxy.core.errands import Asker, Errand, Result
 from proxy.core.refusals import RETRY_AFTER_BUSY
 from proxy.core.words import UpstreamName
@@ -133,23 +133,30 @@ class Desk:
 
     async def _run(self, errand: Errand) -> Result:
         page = PAGES.get(errand.template)
-        patience = self._patience()
         if page is None:
-            if self._orders.locked():
-                why = f"{MOST_ORDERS} orders of administration are being carried out already"
-                return Overloaded(why, retry_after=RETRY_AFTER_BUSY)
-            async with self._orders:
-                within = Within(patience.connect, patience.administration)
-                try:
-                    heard = await self._heard(errand, (fanout.question(errand),), within)
-                finally:  # also where its client has left: the servers may have begun
-                    if errand.template in CHANGES:
-                        self._changed()
-            reply = fanout.result(errand, heard)
-            if reply.refusal is not None:  # a request's own line has no room for which one, and why
-                fields = {"endpoint": errand.template, "code": reply.refusal.code}
-                _log.warning("administration: %s", reply.refusal, extra={"fields": fields})
-            return reply
+            return await self._order(errand, self._patience())
+        return await self._page(errand, page, self._patience())
+
+    async def _order(self, errand: Errand, patience: Patience) -> Result:
+        if self._orders.locked():
+            why = f"{MOST_ORDERS} orders of administration are being carried out already"
+            return Overloaded(why, retry_after=RETRY_AFTER_BUSY)
+        async with self._orders:
+            within = Within(patience.connect, patience.administration)
+            try:
+                heard = await self._heard(errand, (fanout.question(errand),), within)
+            finally:  # also where its client has left: the servers may have begun
+                if errand.template in CHANGES:
+                    self._changed()
+        reply = fanout.result(errand, heard)
+        if reply.refusal is not None:  # a request's own line has no room for which one, and why
+            fields = {"endpoint": errand.template, "code": reply.refusal.code}
+            _log.warning("administration: %s", reply.refusal, extra={"fields": fields})
+        return reply
+
+    async def _page(
+        self, errand: Errand, page: Page[dict[str, object]] | Page[str], patience: Patience
+    ) -> Result:
         try:
             async with asyncio.timeout(patience.page):
                 await self._pages.acquire()
