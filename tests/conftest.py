@@ -13,6 +13,10 @@ from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parent.parent
 
+SLOW_SECONDS = 300
+"""After which a slow test hangs: several times what the slowest takes on a busy machine, since the
+end of one test at its limit is the end of the run."""
+
 settings.register_profile("quick", max_examples=50, deadline=None)
 settings.register_profile("thorough", max_examples=1000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
@@ -34,8 +38,12 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"not compiled: {', '.join(paths)}; see make test-compiled")
 
 
+@pytest.hookimpl(trylast=True)  # what a folder says of its tests comes first
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """On the compiled wheel, leave out what reaches into what only the source has."""
+    """Give slow tests their time; on the compiled wheel, leave out what only the source has."""
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_SECONDS))
     if not config.getoption("--compiled"):
         return
     for item in items:

@@ -25,7 +25,7 @@ from proxy.tools.calibrate.cells import Part, Place
 from proxy.tools.calibrate.run import Options, Outcome, calibrate
 from proxy.tools.calibrate.state import State, path_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 
 SPEC, BASE = UpstreamName.SPEC, UpstreamName.BASE
 

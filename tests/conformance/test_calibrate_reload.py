@@ -110,7 +110,6 @@ async def test_calibrate_asks_before_it_measures(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 async def test_the_whole_way(tmp_path: Path) -> None:
     """Measured, written, taken over; and a hand-over that fails leaves the file."""
     out, said = tmp_path / "c.json", StringIO()

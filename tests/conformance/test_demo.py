@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import httpx2
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 COMMAND = (sys.executable, "-m", "proxy")
 PATIENCE_SECONDS = 60.0

@@ -26,7 +26,7 @@ from tests.harness.upstream import (
     event,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(90)]
+pytestmark = pytest.mark.slow
 
 POD_ADDRESS = "127.0.0.2"
 TOKEN = "a-token"

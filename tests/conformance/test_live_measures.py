@@ -63,7 +63,6 @@ ATTEMPTS = 3
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 async def test_fast_when_alone_and_back_after_a_step(tmp_path: Path) -> None:
     """At low load as fast as always-spec; a step is followed both ways, once each, by the rule."""
     phases = ((24.0, 0.05), (40.0, 0.8), (56.0, 0.05))
@@ -80,7 +79,6 @@ async def test_fast_when_alone_and_back_after_a_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 async def test_as_much_as_base_when_full(tmp_path: Path) -> None:
     """Far above capacity it carries what the plain server does, and much more than spec."""
     short = saturation.Settings(

@@ -35,7 +35,7 @@ from tests.harness.upstream import (
     reply,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(90)]
+pytestmark = pytest.mark.slow
 
 N_STAR = 3.1
 STREAMING = post("/v1/chat/completions", CHAT_STREAM)

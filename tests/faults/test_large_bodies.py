@@ -18,7 +18,7 @@ from tests.harness.memory import MIB, growth
 from tests.harness.process import Specswitch
 from tests.harness.upstream import END, STREAM_HEAD, ScriptedUpstream, Send, chunk, event
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 CHAT_PATH = "/v1/chat/completions"
 LINE = b"".join(b"%07x " % number for number in range(MIB // 8))

@@ -38,7 +38,7 @@ from tests.harness.upstream import (
     reply,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(90)]
+pytestmark = pytest.mark.slow
 
 
 def seed(where: str) -> str:

@@ -31,7 +31,7 @@ from tests.harness.upstream import (
     reply,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(90)]
+pytestmark = pytest.mark.slow
 
 PATIENCE_SECONDS = 60.0
 ASKING = post("/v1/chat/completions", CHAT)

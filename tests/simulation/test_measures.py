@@ -13,7 +13,7 @@ from proxy.sim.physics import PROFILES
 from proxy.sim.policies import Policy, Setting
 from proxy.sim.workloads import WORKLOADS
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 
 def compared(profile: str, *names: str, policies: tuple[Policy, ...]) -> Comparison:

@@ -4,7 +4,7 @@ import pytest
 
 from bench.scaling.plan import REFERENCE, Cell, Figures, Plan, run_all
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 PAIRS = (1, 8)
 SEEDS = 2

@@ -6,6 +6,7 @@ In plain Python: a handful of coefficients, and no numpy for one command.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from operator import mul
 from typing import Final
 
 _SINGULAR: Final = 1e-10
@@ -26,10 +27,10 @@ class Squares:
     ) -> "Squares":
         """For rows of what each coefficient adds, the values they should give, and weights."""
         columns = list(zip(*rows, strict=True))
-        weighted = [[w * value for w, value in zip(weights, c, strict=True)] for c in columns]
+        weighted = [list(map(mul, weights, column)) for column in columns]
         gram = [[_dot(one, other) for other in columns] for one in weighted]
         moments = [_dot(one, wanted) for one in weighted]
-        constant = sum(w * value * value for w, value in zip(weights, wanted, strict=True))
+        constant = _dot(list(map(mul, weights, wanted)), wanted)
         return cls(gram, moments, constant)
 
     def at(self, found: Sequence[float]) -> float:
@@ -78,4 +79,5 @@ class Squares:
 
 
 def _dot(left: Sequence[float], right: Sequence[float]) -> float:
-    return sum(one * other for one, other in zip(left, right, strict=True))
+    """Of vectors of one length. Most of a calibration's time is spent in it: no generator."""
+    return sum(map(mul, left, right))
