@@ -24,9 +24,14 @@ async def serve(config: Config, log: BufferedLog, load: Callable[[], Config]) ->
     """
     # One that comes before there is something to reload, or when all is over, must not end us.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    # The listener opens before all is built: who is told to stop in between ends like any other.
+    told = asyncio.Event()
+    call_on_signals(told.set)
     try:
         async with running(config, log=log, load=load) as app:
             call_on_signals(app.stop)
+            if told.is_set():
+                app.stop()
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, app.reload_soon)
             _announce(app)
             app.provide_descriptors()

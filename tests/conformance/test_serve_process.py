@@ -42,6 +42,26 @@ STREAMING = post("/v1/chat/completions", CHAT_STREAM)
 ASKING = post("/v1/chat/completions", CHAT)
 MESSAGES: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Why?"}]
 
+TOLD = """
+import signal
+import sys
+from proxy.control.admin import AdminServer
+
+start = AdminServer.start
+
+def told_to_stop(self):
+    signal.raise_signal(signal.SIGTERM)
+    return start(self)
+
+AdminServer.start = told_to_stop
+
+from proxy.cli import main
+
+sys.argv = ["specswitch", "serve"]
+main()
+"""
+"""A specswitch that is told to stop when its listener is open and its admin listener is not."""
+
 DYING = """
 import sys
 from {module} import {owner}
@@ -190,6 +210,17 @@ async def test_an_idle_one_stops_at_once(tmp_path: Path) -> None:
         assert (await client.response()).status == 200
         it.send(signal.SIGTERM)
         assert await asyncio.to_thread(it.ended, 5.0) == 0
+
+
+async def test_a_signal_while_it_starts(tmp_path: Path) -> None:
+    """The listener is open already and the rest is not: it ends as an idle one does."""
+    urls = [f"http://127.0.0.1:{free_port()}" for _ in range(2)]
+    it = process(tmp_path, *urls)
+    it.program = (sys.executable, "-c", TOLD)
+    it.wait = False
+    async with it:
+        assert await asyncio.to_thread(it.ended) == 0
+    assert "draining: nothing is running" in [line["message"] for line in it.lines()]
 
 
 # Upstreams -----------------------------------------------------------------------------------
