@@ -80,4 +80,5 @@ class Squares:
 
 def _dot(left: Sequence[float], right: Sequence[float]) -> float:
     """Of vectors of one length. Most of a calibration's time is spent in it: no generator."""
-    return sum(map(mul, left, right))
+    total: float = sum(map(mul, left, right))
+    return total
