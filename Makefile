@@ -54,13 +54,13 @@ test: $(TOOLS)  ## all tests but those on real engines, with the coverage gate
 	$(BIN)/python -m pytest -q -m "$(PLAIN)" --cov --cov-report=term
 
 engines-setup: $(STAMP)  ## the environment and the tiny models of the real SGLang pair
-	$(BIN)/python tests/engines/setup.py
+	$(BIN)/python -m tests.engines.setup
 
 engines: engines-setup  ## the tests on two real SGLang servers
 	$(BIN)/python -m pytest -q -m engines tests/engines
 
 clients-setup: $(STAMP)  ## the environment of the clients that people use
-	$(BIN)/python tests/clients/setup.py
+	$(BIN)/python -m tests.clients.setup
 
 # The first test waits for the real pair: longer than the usual time after which stacks are shown.
 clients: clients-setup engines-setup  ## those clients in front of the simulated and the real pair

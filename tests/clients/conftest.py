@@ -75,7 +75,7 @@ def curl_version() -> str:
 @pytest.fixture(scope="session", autouse=True)
 def _set_up() -> None:
     for made, how in ((clients, "clients-setup"), (engines, "engines-setup")):
-        if not made.is_set_up():
+        if not made.ENVIRONMENT.is_set_up():
             pytest.fail(f"not set up: run `make {how}`", pytrace=False)
 
 

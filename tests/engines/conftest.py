@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EnginePair]:
     """Both servers; a test may kill, stop and restart them as it likes."""
-    if not setup.is_set_up():
+    if not setup.ENVIRONMENT.is_set_up():
         pytest.fail("the real engines are not set up: run `make engines-setup`", pytrace=False)
     with EnginePair(tmp_path_factory.mktemp("engines")) as pair:
         yield pair
