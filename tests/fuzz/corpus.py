@@ -171,6 +171,26 @@ OFFER = (
 OK = _whole("200 OK", b'{"usage": {"completion_tokens": 3}}', b"Content-Type: application/json")
 
 
+SWITCHED = (
+    b"Connection: Upgrade",
+    b"Upgrade: websocket",
+    b"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=",
+)
+
+
+def tunnels() -> list[tuple[bytes, tuple[bytes, Then]]]:
+    """Offers of a WebSocket with what is sent behind them, and an engine's agreements."""
+    offer = _request("GET", "/v1/realtime?model=m", *OFFER)
+    other = _request("GET", "/v1/realtime", b"Origin: http://a", *OFFER)
+    hello, bye = b"\x81\x85abcd\x09\x07\x0f\x08\x0e", b"\x88\x82abcd\x62\x8a"
+    sends = [offer, offer + hello + bye, offer + _post("/generate", b"{}"), other + hello * 60]
+    agreed = _answer("101 Switching Protocols", *SWITCHED)
+    early = _answer("103 Early Hints", b"Link: a") + agreed
+    says = [agreed, agreed + hello * 3 + bye, early + hello * 60, agreed + OK]
+    ends = [Then.KEEP, Then.FIN, Then.HANG, Then.RESET]
+    return [(asks, (said, then)) for asks in sends for said in says for then in ends]
+
+
 def answers() -> list[tuple[bytes, Then]]:
     """What engines answer, and how they go on."""
     keep = [

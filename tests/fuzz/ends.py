@@ -6,6 +6,7 @@ connection is lost is refused here at once.
 
 import asyncio
 import os
+import socket
 from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
@@ -155,9 +156,9 @@ class End(asyncio.Transport):
         """Of a socket on which nothing waits: what is said comes by itself."""
         return _SILENT
 
-    def setsockopt(self, *_option: object) -> None:
-        """SO_LINGER, the only one that is set."""
-        self._resets = True
+    def setsockopt(self, level: int, option: int, _value: object) -> None:
+        """Of those that are set, SO_LINGER says how it ends; it is set to reset."""
+        self._resets = self._resets or (level, option) == (socket.SOL_SOCKET, socket.SO_LINGER)
 
     def pause_reading(self) -> None:
         """Read no more."""

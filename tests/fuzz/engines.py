@@ -57,6 +57,8 @@ class Engine:
         self.queue: deque[bytes] = deque()
         self.then = Then.KEEP
         self.served = 0
+        self.tunnel_at: int | None = None
+        """Where its offer of a tunnel has ended: what it hears from there on is no request."""
         self.kept = False
         self.answering: Sent | None = None
         self.last: Sent | None = None
@@ -64,6 +66,8 @@ class Engine:
 
     def hear(self) -> None:
         """Answer a request as soon as it is whole."""
+        if self.tunnel_at is not None:
+            return
         wire = self.end.taken[self.served :]
         whole = _request_end(wire)
         if whole is None:
@@ -72,6 +76,8 @@ class Engine:
         if self.last is not None:
             self.last.given_after = len(self.end.given)
         self.served += whole
+        if b"\r\nupgrade: websocket\r\n" in wire[:whole].lower():
+            self.tunnel_at = self.served
         sent = Sent(
             self.upstream, wire[:whole], scene.loop.time(), self.kept or self.served > whole,
             self.end, len(self.end.given),

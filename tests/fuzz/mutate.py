@@ -7,13 +7,14 @@ its own mutator beside libFuzzer's.
 from collections.abc import Callable
 from random import Random
 
-from tests.fuzz.corpus import Script, Then, answers, clients, compose, parse, tokens
+from tests.fuzz.corpus import Script, Then, answers, clients, compose, parse, tokens, tunnels
 
 Edit = Callable[[bytes, Random], bytes]
 
 TOKENS = tokens()
 CLIENTS = clients()
 ANSWERS = answers()
+TUNNELS = tunnels()
 HEAD = 120
 """Bytes of a request or an answer that are mostly head."""
 LONGEST = 12_000
@@ -132,6 +133,8 @@ def fresh(lots: Random, *, client: bool, engine: bool) -> bytes:
     if lots.random() < 0.3:
         asks += lots.choice(CLIENTS)
     said = [lots.choice(ANSWERS) for _ in range(lots.choice((0, 1, 1, 2, 4)) or engine)]
+    if lots.random() < 0.1:
+        asks, *said = lots.choice(TUNNELS)
     if client:
         asks = edit(asks, lots)
     if engine:

@@ -129,6 +129,26 @@ def answer_in(wire: bytes, method: bytes, *, fin: bool) -> Answer:
     return found
 
 
+def switch_in(wire: bytes) -> Answer:
+    """Read the answer to the offer of a WebSocket: complete if it is 101, with what follows."""
+    conn = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MOST)
+    offer = [("host", "a"), ("connection", "upgrade"), ("upgrade", "websocket")]
+    conn.send(h11.Request(method="GET", target="/", headers=offer))
+    conn.send(h11.EndOfMessage())
+    found = Answer(headers=[])
+    try:
+        conn.receive_data(wire)
+        while isinstance(event := conn.next_event(), h11.InformationalResponse):
+            if event.status_code == 101:
+                found.status, found.headers = event.status_code, list(event.headers)
+                found.complete, found.rest = True, bytes(conn.trailing_data[0])
+                break
+            found.interim += 1
+    except h11.RemoteProtocolError as fault:
+        found.fault = str(fault)
+    return found
+
+
 _CUT_SHORT = (
     "peer closed",
     "peer unexpectedly closed",

@@ -77,6 +77,20 @@ def test_a_calm_conversation_is_answered_request_by_request() -> None:
     assert len(world.sent) == 5
 
 
+def test_what_is_agreed_to_is_tunnelled() -> None:
+    """Of the corpus' tunnels all open, and where nothing befalls them bytes go both ways."""
+    for number, (asks, said) in enumerate(corpus.tunnels()):
+        world = play(the_loop(), parse(compose(b"calm%d" % number, asks, said)))
+        judge(world)
+        (record,) = world.told.records
+        (engine,) = world.engines
+
+        assert record.status == 101
+        assert engine.tunnel_at is not None
+        assert asks.endswith(engine.end.taken[engine.tunnel_at :])
+        assert said[0].endswith(world.end.taken[world.end.taken.rindex(b"\r\n\r\n") + 4 :])
+
+
 def test_a_script_is_read_as_it_was_written() -> None:
     """The seed, the client's part, and each answer with what follows it."""
     answers = ((b"a\n", Then.FIN), (b"", Then.HANG))

@@ -31,6 +31,8 @@ class Asked:
     """None: it never was whole."""
     record: Record | None = None
     """What was told of it; None for what is answered by us, and for what came too late."""
+    through: bytes | None = None
+    """What was sent behind it through the tunnel that it has opened; None: it has opened none."""
 
     @property
     def own(self) -> bool:
@@ -70,6 +72,10 @@ def _asked(world: World) -> list[Asked]:
                 found[-1].record = next(records, None)
         elif isinstance(item, bytes):
             found[-1].body = item
+            record = found[-1].record
+            if record is not None and record.status == 101:
+                found[-1].through = reader.take_ahead()
+                break
     return found
 
 
@@ -79,7 +85,7 @@ def _asked(world: World) -> list[Asked]:
 def _reached(world: World) -> list[Attempts]:
     """What the engines were sent, by h11; every byte of it is part of a whole request."""
     for engine in world.engines:
-        heard = readings.requests_in(engine.end.taken)
+        heard = readings.requests_in(engine.end.taken[: engine.tunnel_at])
         count = sum(each.end is engine.end for each in world.sent)
         require(heard.fault is None, f"h11 refuses what an engine got: {heard.fault}")
         require(not heard.partial, "an engine got half a request")
@@ -134,7 +140,8 @@ def _no_request_made_up(asked: list[Asked], reached: list[Attempts], world: Worl
             mine, other = (end_to_end_of(each) for each in (again, first))
             require(mine == other, "repeated with other headers")
     attempts = sum(record.attempts for record in world.told.records)
-    arrived = len(world.sent) + sum(engine.end.dropped > 0 for engine in world.engines)
+    lost = sum(e.end.dropped > 0 and e.tunnel_at is None for e in world.engines)
+    arrived = len(world.sent) + lost
     # Of what waited for the end of its turn, a connection that was dropped first never sent it.
     unsent = attempts - arrived
     require(0 <= unsent <= len(world.engines), f"{arrived} sent, {attempts} counted")
@@ -194,6 +201,9 @@ def _answers(world: World, asked: list[Asked], reached: list[Attempts]) -> None:
         group = groups.popleft() if groups and _is_told_in(each.record, groups[0]) else None
         if not rest:
             break
+        if each.through is not None:
+            _tunnelled(world, each, group, rest)
+            return
         rest = _one_answer(world, each, group, rest)
     _last_word(world, rest)
 
@@ -214,6 +224,30 @@ def _one_answer(world: World, asked: Asked, group: Attempts | None, rest: bytes)
     last = answer.value(b"connection") == b"close"
     require(not (last and answer.rest), "something follows an answer that was to be the last")
     return answer.rest
+
+
+def _tunnelled(world: World, asked: Asked, group: Attempts | None, rest: bytes) -> None:
+    """What either side sent, once both had switched, is what the other got, byte for byte."""
+    require(group is not None, "a tunnel to nowhere")
+    assert group is not None
+    assert asked.through is not None
+    sent = group.sent[-1]
+    (engine,) = (each for each in world.engines if each.end is sent.end)
+    ours = readings.switch_in(rest)
+    theirs = readings.switch_in(_without_empty_lines(sent.heard))
+    require(theirs.complete, f"a tunnel that the engine has not agreed to: {theirs.fault}")
+    through = engine.end.taken[engine.tunnel_at :]
+    require(asked.through.startswith(through), f"{through!r} went in for {asked.through!r}")
+    ended = engine.end.eof_given or engine.end.ended == "reset" or engine.end.dropped > 0
+    require(ended or through == asked.through, f"only {through!r} went in of {asked.through!r}")
+    if not ours.complete:
+        require(world.end.dropped, f"half an agreement: {rest!r}")
+        return
+    _headers_to_client(ours, theirs)
+    require(theirs.rest.startswith(ours.rest), f"{ours.rest!r} came out for {theirs.rest!r}")
+    gone = world.end.dropped > 0 or (world.left and world.plan.resets)
+    whole = ours.rest == theirs.rest
+    require(whole or gone, f"only {ours.rest!r} came out of {theirs.rest!r}")
 
 
 def _waits(world: World, answer: Answer) -> bool:
@@ -285,7 +319,7 @@ def _read(sent: Sent) -> Answer:
 def _without_empty_lines(wire: bytes) -> bytes:
     """`wire` without what llhttp passes over in front of a head, interim ones included."""
     wire = wire.lstrip(b"\r\n")
-    if not wire.startswith((b"HTTP/1.1 1", b"HTTP/1.0 1")):
+    if not wire.startswith((b"HTTP/1.1 1", b"HTTP/1.0 1")) or wire.startswith(b"HTTP/1.1 101"):
         return wire
     head, blank, rest = wire.partition(b"\r\n\r\n")
     return head + blank + _without_empty_lines(rest)
