@@ -177,7 +177,9 @@ async def ask(reach: Reach, question: Question, *, key: str | None, within: With
         async with client, asyncio.timeout(within.answer):
             return await _answer(client, question, path)
     except TimeoutError as exc:
-        raise EngineSilentError(f"{where} did not answer within {within.answer:g} s") from exc
+        raise EngineSilentError(
+            f"{where} did not answer within {round(within.answer, 2):g} s"
+        ) from exc
 
 
 async def check_ready(client: httpx2.AsyncClient, path: str) -> None:
