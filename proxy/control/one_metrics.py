@@ -83,6 +83,8 @@ _WORKERS: Final = ("pp_rank", "tp_rank", "moe_ep_rank")
 """Ranks that work on the same requests."""
 _PREFIX: Final = "sglang:"
 _SUMMED: Final = frozenset({"counter", "histogram", "summary"})
+_HEAD: Final = re.compile(r'[^\s{]+(?:\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?')
+"""A sample's name and labels, up to the brace that ends them."""
 _LABEL: Final = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\]|\\.)*)"')
 _CACHE_CONFIG: Final = "cache_config_info"
 
@@ -157,11 +159,11 @@ class _Reader:
         """All of it."""
         name, family, said = "", None, ""
         found: dict[tuple[str, str], tuple[_Name, float]] = {}
-        for line in page.splitlines():
+        for line in page.split("\n"):  # a label may hold what else ends a line of Unicode's
             if family is not None and line.startswith(name):
                 _take(line, found)
             elif line.startswith("# HELP sglang:"):
-                said = line[7:].partition(" ")[2]
+                said = line[7:].rstrip("\r").partition(" ")[2]
             elif line.startswith("# TYPE "):
                 self._add(family, found)
                 found.clear()
@@ -193,7 +195,11 @@ class _Reader:
 
 def _take(line: str, found: dict[tuple[str, str], tuple[_Name, float]]) -> None:
     """Note one line; what is no number says nothing, nor does one with a label that is too long."""
-    end = line.rfind("}") + 1 or line.find(" ")
+    if "#" in line or line.count("}") > 1:  # an exemplar has braces, too, and so may a label
+        head = _HEAD.match(line)
+        end = head.end() if head else 0
+    else:  # thirty times as fast
+        end = line.rfind("}") + 1 or line.find(" ")
     try:
         value = float(line[end:].split(maxsplit=1)[0])
     except (IndexError, ValueError):

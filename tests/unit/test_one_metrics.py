@@ -213,6 +213,26 @@ def test_odd_values(value: str, made: str) -> None:
     assert found[-1] == f"sglang:num_running_reqs{KEPT} {made}"
 
 
+@pytest.mark.parametrize("name", ["sglang:a_total", 'sglang:a_total{model_name="a b,}{#"}'])
+@pytest.mark.parametrize("stamp", ["", " 1700000"])
+def test_an_exemplar_is_no_value(name: str, stamp: str) -> None:
+    """It stands behind it, with labels and a value of its own."""
+    page = f'# TYPE sglang:a_total counter\n{name} 3{stamp} # {{trace_id="x}}"}} 9.0 1.5\n'
+    assert lines(one_metrics({SPEC: page})) == [f"{name} 3.0"]
+
+
+@pytest.mark.parametrize("odd", ["\u2028", "\u0085", "\x0c", "\x1c"])
+def test_a_line_ends_at_a_line_feed_only(odd: str) -> None:
+    """A label holds what it likes; a line may end as lines of HTTP do."""
+    page = gauge("num_running_reqs", 1, f'model_name="a{odd}b"').replace("\n", "\r\n")
+    made = one_metrics({SPEC: page})
+    assert made.split("\n")[:3] == [
+        "# HELP sglang:num_running_reqs h",
+        "# TYPE sglang:num_running_reqs gauge",
+        f'sglang:num_running_reqs{{model_name="a{odd}b"}} 1.0',
+    ]
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -220,6 +240,9 @@ def test_odd_values(value: str, made: str) -> None:
         "sglang:num_running_reqs ",
         "sglang:num_running_reqs{} x",
         "sglang:num_running_reqs{",
+        'sglang:num_running_reqs{a="}"',
+        'sglang:num_running_reqs{a="} 3 # {} 4',
+        "# sglang:num_running_reqs 4",
         "sglang:num_running_reqs{a=b} 1x",
     ],
 )
