@@ -204,7 +204,6 @@ class Desk:
         self, errand: Errand, questions: tuple[Question, ...], within: Within
     ) -> Heard:
         """Ask both at the same time."""
-        theirs = None if errand.key is None else errand.key.decode("latin-1")
         administers = errand.template not in PAGES
         async with asyncio.TaskGroup() as group:
             asked = {
@@ -212,7 +211,7 @@ class Desk:
                     _answer(
                         reach,
                         questions,
-                        key=theirs if administers else reach.api_key or theirs,
+                        key=errand.key if administers else _key_for(reach, errand.key),
                         within=within,
                     )
                 )
@@ -221,8 +220,13 @@ class Desk:
         return {name: task.result() for name, task in asked.items()}
 
 
+def _key_for(reach: Reach, theirs: bytes | None) -> bytes | None:
+    """The server's own, or else the client's as it came: the server judges it."""
+    return reach.api_key.encode() if reach.api_key else theirs
+
+
 async def _answer(
-    reach: Reach, questions: tuple[Question, ...], *, key: str | None, within: Within
+    reach: Reach, questions: tuple[Question, ...], *, key: bytes | None, within: Within
 ) -> Answer | EngineError:
     """The answer of one server to the first of `questions` that it knows; or why there is none."""
     try:
