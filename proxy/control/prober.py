@@ -147,7 +147,9 @@ class Prober:
         asked_at = self._clock()
         try:
             await self._in_time(check_ready(self._client, self._rules.path))
-            if self._dispatcher.upstream(self.name).wants_identity:
+            upstream = self._dispatcher.upstream(self.name)
+            doubts = upstream.doubts  # what is doubted while it answers, it may not know yet
+            if upstream.wants_identity:
                 identity = await self._in_time(read_identity(self._client))
                 self._account = _Account()
                 self._rounds = 0
@@ -161,7 +163,7 @@ class Prober:
         self.findings.fault = None
         if identity is not None:
             self._warn_of(identity)
-        self._dispatcher.probe_succeeded(self.name, identity, self._clock())
+        self._dispatcher.probe_succeeded(self.name, identity, self._clock(), settles=doubts)
 
     async def _read_load(self) -> None:
         try:

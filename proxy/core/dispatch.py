@@ -287,9 +287,19 @@ class Dispatcher:
         if self._servers.probe_failed(name, detail, unanswered_since=unanswered_since):
             self._after_change(now)
 
-    def probe_succeeded(self, name: UpstreamName, identity: Identity | None, now: float) -> None:
-        """A probe of `name` was good; `identity` is what it said, where it was asked."""
-        is_back = self._servers.probe_succeeded(name, identity, now)
+    def probe_succeeded(
+        self,
+        name: UpstreamName,
+        identity: Identity | None,
+        now: float,
+        *,
+        settles: int | None = None,
+    ) -> None:
+        """A probe of `name` was good; `identity` is what it said, where it was asked.
+
+        It `settles` the doubts that there were when it was asked; None: all that there are.
+        """
+        is_back = self._servers.probe_succeeded(name, identity, now, settles=settles)
         self._steering.go_by(self.settings.thresholds, now)
         if is_back:
             self._line.lift(name)

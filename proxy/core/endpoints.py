@@ -65,6 +65,7 @@ _POST_OR_PUT = ("POST", "PUT")
 """SGLang takes both for the same on four of its paths."""
 _GET = ("GET", "HEAD")
 _BOTH = ("GET", "POST")
+"""What does something, by a GET too: nobody asks for its head alone."""
 
 
 def _generation(
@@ -86,8 +87,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     _generation("/api/chat", Dialect.OLLAMA_CHAT),
     _generation("/api/generate", Dialect.OLLAMA_GENERATE),
     _generation("/invocations", Dialect.OPENAI_CHAT),
-    Endpoint("/open_session", Kind.STATE, _POST),
-    Endpoint("/close_session", Kind.STATE, _POST),
+    Endpoint("/open_session", Kind.STATE, _BOTH),
+    Endpoint("/close_session", Kind.STATE, _BOTH),
     Endpoint("/v1/responses/{id}", Kind.STATE, _GET),
     Endpoint("/v1/responses/{id}/cancel", Kind.STATE, _POST),
     *(
@@ -173,7 +174,9 @@ _CANCEL = next(e for e in ENDPOINTS if e.template == "/v1/responses/{id}/cancel"
 # Decoded ids: a model id may be a path ("org/model", or "/models/model" where the engine was given
 # no other name), and a path must not climb.
 _MODEL_ID = re.compile(rb"/?[A-Za-z0-9._~:@+=-]+(/[A-Za-z0-9._~:@+=-]+)*\Z")
-_RESPONSE_ID = re.compile(rb"[A-Za-z0-9_-]+\Z")
+# A client may choose the id of a response, and SGLang asks only that it begin with `resp_`. One
+# segment, then, of all but what would make another path of it for who reads it otherwise.
+_RESPONSE_ID = re.compile(rb"[^\x00-\x1f\x7f/\\?#%;]+\Z")
 
 
 def find(path: bytes) -> Endpoint | None:
@@ -185,7 +188,7 @@ def find(path: bytes) -> Endpoint | None:
         return _MODEL if _is_model_id(path[11:]) else None
     if path.startswith(b"/v1/responses/"):
         name, slash, rest = path[14:].partition(b"/")
-        if not _RESPONSE_ID.match(name):
+        if not _is_response_id(name):
             return None
         if not slash:
             return _RESPONSE
@@ -195,5 +198,14 @@ def find(path: bytes) -> Endpoint | None:
 
 def _is_model_id(encoded: bytes) -> bool:
     name = unquote_to_bytes(encoded)
-    climbs = any(not part.strip(b".") for part in name.removeprefix(b"/").split(b"/"))
+    climbs = any(_is_dots(part) for part in name.removeprefix(b"/").split(b"/"))
     return _MODEL_ID.match(name) is not None and not climbs and not encoded.startswith(b"/")
+
+
+def _is_response_id(encoded: bytes) -> bool:
+    name = unquote_to_bytes(encoded)
+    return _RESPONSE_ID.match(name) is not None and not _is_dots(name) and encoded.isascii()
+
+
+def _is_dots(part: bytes) -> bool:
+    return not part.strip(b".")

@@ -118,18 +118,27 @@ class Servers:
         upstream = self.upstream(name)
         if unanswered_since is not None and upstream.work.heard_at >= unanswered_since:
             return False
-        upstream.doubted = True
+        upstream.doubts += 1
         if upstream.health.probe_failed():
             self._tell(upstream, detail)
         return True
 
-    def probe_succeeded(self, name: UpstreamName, identity: Identity | None, now: float) -> bool:
+    def probe_succeeded(
+        self,
+        name: UpstreamName,
+        identity: Identity | None,
+        now: float,
+        *,
+        settles: int | None = None,
+    ) -> bool:
         """A probe of `name` was good; `identity` is what it said, where it was asked.
 
+        It `settles` the doubts that there were when it was asked; None: all that there are.
         Returns whether it is there again by it.
         """
         upstream = self.upstream(name)
         if identity is not None:
+            upstream.settled = upstream.doubts if settles is None else settles
             self._identified(upstream, identity)
         if upstream.faults and identity is not None:
             if upstream.health.misconfigured():
@@ -146,14 +155,13 @@ class Servers:
     def doubt(self) -> None:
         """What they serve may be something else now: their next good probe has to say what."""
         for upstream in self.both:
-            upstream.doubted = True
+            upstream.doubts += 1
 
     def _identified(self, upstream: Upstream, identity: Identity) -> None:
         other = self.upstream(upstream.name.other)
         # A server that is down may come back as another; what it was condemns nobody.
         other_stands = other.health.state is not Health.EJECTED or other.health.until is not None
         upstream.identity = identity
-        upstream.doubted = False
         upstream.faults = mismatches(
             upstream.name, identity, other.identity if other_stands else None
         )

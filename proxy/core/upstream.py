@@ -13,11 +13,12 @@ class Upstream:
     __slots__ = (
         "admin_state",
         "configured_cap",
-        "doubted",
+        "doubts",
         "faults",
         "health",
         "identity",
         "name",
+        "settled",
         "view",
         "work",
     )
@@ -28,8 +29,13 @@ class Upstream:
         self.work = Work()
         self.admin_state = AdminState.READY
         self.identity: Identity | None = None
-        self.doubted = False
-        """Whether it was away since it said what it is: another one may have taken its place."""
+        self.doubts = 0
+        """How often there was reason to ask it anew what it is.
+
+        It was away, so that another one may have taken its place, or it was told to be another.
+        """
+        self.settled = 0
+        """As many of them has it answered: those that there were when it was asked."""
         self.faults: tuple[str, ...] = ()
         """Why it is misconfigured, as sentences."""
         self.configured_cap = configured_cap
@@ -57,7 +63,7 @@ class Upstream:
         and no rise stands between it and its first request. And after a failed probe, which may be
         all that is seen of a quick restart.
         """
-        return self.doubted or self.health.state is not Health.HEALTHY
+        return self.doubts > self.settled or self.health.state is not Health.HEALTHY
 
     def look(self) -> None:
         """Something was said of it: bring its picture in line, which every decision reads."""

@@ -59,14 +59,21 @@ def test_what_passes_is_known_to_the_server(engines: EnginePair) -> None:
                     assert answer.status_code not in {404, 405}, (engine.name, method, path)
 
 
-def test_every_route_is_on_the_page(engines: EnginePair) -> None:
-    """docs/endpoints.md says of each route of the server what the pair does with it."""
+def test_every_route_is_on_the_page_with_its_methods(engines: EnginePair) -> None:
+    """docs/endpoints.md says of each route of the server what the pair does with it.
+
+    What the pair has of them it has by the server's methods, all of them and no other.
+    """
     page = (Path(__file__).parents[2] / "docs" / "endpoints.md").read_text(encoding="utf-8")
     described = engines.base.get("/openapi.json").raise_for_status().json()["paths"]
     names = {"{model}": "{id}", "{response_id}": "{id}"}
-    for template in described:
+    rows = {row.template: row for row in ENDPOINTS}
+    for template, operations in described.items():
         path = "/".join(names.get(part, part) for part in template.split("/"))
         assert f"`{path}`" in page, path
+        if (row := rows.get(path)) is not None:
+            methods = {method.upper() for method in operations}
+            assert methods - {"HEAD"} == set(row.methods) - {"HEAD"}, path
 
 
 def test_what_is_not_listed_never_arrives(engines: EnginePair, proxied: Specswitch) -> None:

@@ -639,3 +639,27 @@ async def test_an_adapter_that_was_loaded_is_known(*, stays: bool) -> None:
             await it.spec.received(2)
             client.close()
         await it.until(lambda: it.app.dispatcher.adapters == frozenset({"sql"}), "it is known")
+
+
+async def test_an_adapter_that_was_loaded_while_a_probe_reads_is_known() -> None:
+    """Its cards may be of before: the next probe reads them again."""
+
+    def cards(*adapters: str) -> bytes:
+        named = [{"id": name, "parent": "tiny"} for name in adapters]
+        return reply(json.dumps({"data": [{"id": "tiny"}, *named]}).encode())
+
+    async with rig(upstreams__admin_api_key=KEY, policy__control="spec") as it:
+        gate = asyncio.Event()
+        it.spec.script(Send(reply(LOADED)))
+        it.spec.script(Gate(gate), Send(cards("a")))
+        it.spec.script(Send(reply(LOADED)))
+        it.spec.always(Send(cards("a", "sql")))
+        it.spec.pages["/v1/models"] = None
+        it.base.always(Send(reply(LOADED)))
+        load = request("/load_lora_adapter", headers=ADMIN)
+        assert (await ask(it, load)).status == 200
+        await it.spec.received(2)  # a probe waits for the cards
+        assert (await ask(it, load)).status == 200
+        gate.set()
+        both = frozenset({"a", "sql"})
+        await it.until(lambda: it.app.dispatcher.adapters == both, "both are known")

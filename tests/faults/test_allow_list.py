@@ -18,6 +18,7 @@ from tests.harness.running import Rig, rig
 KEY = "sk-right"
 WITH_KEY = {"authorization": f"Bearer {KEY}"}
 GET, POST, BOTH = ("GET", "HEAD"), ("POST",), ("POST", "PUT")
+SESSION = ("GET", "POST")
 
 SERVED: dict[str, tuple[str, ...]] = {
     # generation
@@ -30,9 +31,10 @@ SERVED: dict[str, tuple[str, ...]] = {
     "/api/generate": POST,
     "/invocations": POST,
     # what lives in base
-    "/open_session": POST,
-    "/close_session": POST,
+    "/open_session": SESSION,
+    "/close_session": SESSION,
     "/v1/responses/resp_1": GET,
+    "/v1/responses/resp_my.id%20%C3%A9": GET,
     "/v1/responses/resp_1/cancel": POST,
     # model paths
     "/v1/embeddings": POST,

@@ -28,10 +28,14 @@ ASKS: dict[str, bytes] = {
     ),
     "found": get("/v1/responses/resp_1"),
     "head": get("/v1/responses/resp_1", method="HEAD"),
+    "found by a client's own id": get("/v1/responses/resp_my.id%20%C3%A9"),
     "cancelled": post("/v1/responses/resp_1/cancel", {}),
+    "cancelled by a client's own id": post("/v1/responses/resp_my.id%20%C3%A9/cancel", {}),
     "opened": post("/open_session", {"capacity_of_str_len": 1000}),
+    "opened by a GET": post("/open_session", {"capacity_of_str_len": 9}, method="GET"),
     "gone on with": post("/generate", {"text": "a", "session_params": {"id": "s", "rid": None}}),
     "closed": post("/close_session", {"session_id": "s"}),
+    "closed by a GET": post("/close_session", {"session_id": "s"}, method="GET"),
 }
 
 
@@ -53,6 +57,9 @@ async def test_it_goes_to_base(what: str, control: Control) -> None:
         assert response.header("x-specswitch-upstream") == "base"
         assert response.header("x-specswitch-reason") == REASON
         (received,) = it.base.requests
+        assert (
+            received.line.partition(" ")[2] == ASKS[what].decode().partition(" ")[2].split("\r")[0]
+        )
         assert received.body == ASKS[what].partition(b"\r\n\r\n")[2]
         assert it.spec.requests == []
 

@@ -150,10 +150,12 @@ class RawClient:
         return Response(status, headers, body, [], complete=True)
 
 
-def post(path: str, body: object, *, headers: dict[str, str] | None = None) -> bytes:
-    """A POST with a JSON body (bytes go as they are)."""
+def post(
+    path: str, body: object, *, method: str = "POST", headers: dict[str, str] | None = None
+) -> bytes:
+    """A request with a JSON body (bytes go as they are)."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    lines = [f"POST {path} HTTP/1.1", "Host: test", "Content-Type: application/json"]
+    lines = [f"{method} {path} HTTP/1.1", "Host: test", "Content-Type: application/json"]
     lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
     lines.append(f"Content-Length: {len(data)}")
     return "\r\n".join([*lines, "", ""]).encode() + data

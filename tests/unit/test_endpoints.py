@@ -142,10 +142,29 @@ NOT_SERVED = [
     "/v1/responses/resp_1/input_items",
     "/v1/responses/resp_1/../../flush_cache",
     "/v1/responses//cancel",
-    "/v1/responses/resp%5F1",
-    "/v1/responses/resp.1",
-    "/v1/responses/resp_1\n",
+    "/v1/responses/.",
+    "/v1/responses/...",
+    "/v1/responses/%2e",
+    "/v1/responses/%2E%2E",
+    "/v1/responses/../cancel",
     "/v1/responses/%2e%2e/cancel",
+    "/v1/responses/resp_1\n",
+    "/v1/responses/resp_1%0A",
+    "/v1/responses/resp_1%00",
+    "/v1/responses/resp_1%7F",
+    "/v1/responses/resp_1%2Fcancel",
+    "/v1/responses/..%2Fflush_cache",
+    "/v1/responses/..%5Cflush_cache",
+    "/v1/responses/resp\\1",
+    "/v1/responses/%252e%252e",
+    "/v1/responses/resp_%2525",
+    "/v1/responses/resp_%zz",
+    "/v1/responses/resp_1%3Fa",
+    "/v1/responses/resp_1%23a",
+    "/v1/responses/resp_1#a",
+    "/v1/responses/resp_1;a",
+    "/v1/responses/resp_1%3Ba",
+    "/v1/responses/resp_é",
 ]
 
 
@@ -164,8 +183,8 @@ def test_generation(path: str, dialect: Dialect) -> None:
 @pytest.mark.parametrize(
     ("path", "template", "methods"),
     [
-        ("/open_session", "/open_session", POST),
-        ("/close_session", "/close_session", POST),
+        ("/open_session", "/open_session", BOTH),
+        ("/close_session", "/close_session", BOTH),
         ("/v1/responses/resp_0aZ-9", "/v1/responses/{id}", GET),
         ("/v1/responses/resp_0aZ-9/cancel", "/v1/responses/{id}/cancel", POST),
     ],
@@ -177,6 +196,18 @@ def test_what_lives_in_one_server(path: str, template: str, methods: tuple[str, 
     assert found is not None
     assert (found.template, found.kind, found.methods) == (template, Kind.STATE, methods)
     assert found.dialect is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["resp%5F1", "resp_my.id", "resp_a:b@c~d+e=f", "resp_(1)!$&'*,", "resp_a%20b", "resp_%C3%A9"],
+)
+def test_a_response_has_whatever_id_its_client_chose(name: str) -> None:
+    """SGLang takes any; one segment, in whatever way it is written."""
+    for end, template in (("", "/v1/responses/{id}"), ("/cancel", "/v1/responses/{id}/cancel")):
+        found = find(f"/v1/responses/{name}{end}".encode())
+        assert found is not None
+        assert found.template == template
 
 
 @pytest.mark.parametrize(
@@ -284,7 +315,8 @@ def test_head_goes_where_get_goes(row: Endpoint) -> None:
 
     Nor is what does something done by asking for a head.
     """
-    asks = "GET" in row.methods and not row.tunnel and not row.by_admin
+    asks = "GET" in row.methods and "POST" not in row.methods and not row.tunnel
+    assert not (asks and row.by_admin)
     assert ("HEAD" in row.methods) is asks
 
 

@@ -229,6 +229,22 @@ async def test_a_rise_takes_two_good_probes_and_each_asks_who_it_is() -> None:
     assert scene.prober.findings.fault is None
 
 
+async def test_a_doubt_while_it_says_what_it_is_is_asked_for_again() -> None:
+    """A card may have been read before an adapter was loaded, and the page after it."""
+    scene = Scene()
+    cards = scene.routes["/v1/models"]
+
+    def changed() -> httpx2.Response:
+        if scene.asked.count("/v1/models") == 1:
+            scene.dispatcher.doubt()
+        return cards()
+
+    scene.routes["/v1/models"] = changed
+    await scene.run(3)
+
+    assert scene.asked.count("/server_info") == scene.asked.count("/v1/models") == 2
+
+
 async def test_an_identity_that_cannot_be_read_fails_the_probe() -> None:
     """Else the server would be trusted to be what it did not say."""
     scene = Scene()

@@ -109,6 +109,19 @@ def test_a_probe_without_an_answer_may_say_nothing() -> None:
     assert servers.upstream(SPEC).wants_identity
 
 
+def test_a_doubt_while_it_says_what_it_is_stays() -> None:
+    """Its answer may have been on the way before: the next good probe asks again."""
+    servers, _ = both()
+    servers.doubt()
+    asked = servers.spec.doubts
+    servers.doubt()
+    servers.probe_succeeded(SPEC, IDENTITIES[SPEC], 1.0, settles=asked)
+    assert servers.upstream(SPEC).wants_identity
+    servers.probe_succeeded(SPEC, IDENTITIES[SPEC], 2.0, settles=servers.spec.doubts)
+    assert not servers.upstream(SPEC).wants_identity
+    assert servers.upstream(BASE).wants_identity
+
+
 def test_the_calibration_is_compared_with_what_they_are() -> None:
     """Told when that changes, and not where the thresholds were given by hand."""
     told = Recorder()
