@@ -176,6 +176,28 @@ def test_a_long_value_is_not_neutral() -> None:
     assert features({"store": [False] * 1000}) == {Rule.STORED_STATE}
 
 
+@pytest.mark.parametrize(
+    ("body", "unsaid"),
+    [
+        ({}, True),
+        ({"store": None}, True),
+        ({"store": None, "stream": []}, True),  # read as tokens
+        (b'{"store": null, "top_p": NaN}', True),
+        ({"store": False}, False),
+        ({"store": False, "stream": []}, False),
+        ({"store": "no"}, False),
+        (b'{"store": true, "store": false}', False),
+        ({"store": True}, False),
+        (b"{", False),
+    ],
+)
+def test_whether_storing_is_left_to_the_server(body: object, *, unsaid: bool) -> None:
+    """On the one path that stores anything."""
+    assert look(body, RESPONSES).store_unsaid is unsaid
+    for dialect in set(Dialect) - {RESPONSES}:
+        assert not look(body, dialect).store_unsaid
+
+
 def test_a_value_that_cannot_be_decoded_is_not_neutral() -> None:
     """Raw tokens are not checked for UTF-8 when they are cut out."""
     assert features(b'{"tool_choice": "\xff"}') == {Rule.STRUCTURED_OUTPUT}
