@@ -160,6 +160,14 @@ def test_an_odd_spelling_does_not_slip_through(body: bytes, expected: set[Rule])
     assert look(body).parsed
 
 
+def test_infinity_among_the_embeddings() -> None:
+    """They are not counted then, and what stands beside them is read."""
+    found = look(b'{"input_embeds": [[[1.0], Infinity], [[1.0]]], "min_p": 0.1}', GENERATE)
+
+    assert found.features == {Rule.MIN_P}
+    assert found.sequences == 1
+
+
 @pytest.mark.parametrize("sampling", ['{"min_p": NaN}', '[{"n": 1}, {"min_p": NaN}]'])
 def test_nan_among_the_sampling_fields(sampling: str) -> None:
     """The fallback reads one level further down, too."""
