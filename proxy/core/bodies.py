@@ -80,6 +80,7 @@ class Body(Protocol):
     embeddings: Raw | None
     system: Raw | None
     tools: Raw | None
+    store: Field
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,8 @@ class Shape:
     """Whether a list is a list of prompts."""
     streams: bool
     """What a body without `stream` gets."""
+    stores: bool
+    """Whether a body without `store` asks for it."""
     answer: int
     """New tokens that SGLang takes a body without a limit to ask for; 0: as many as fit."""
     template: int
@@ -140,6 +143,7 @@ def _shape(
         nothing=(None,) * len(rows),
         batches=batches,
         streams=streams,
+        stores=rows is RESPONSES_ROWS,
         answer=answer,
         template=_TEMPLATE_TOKENS if conversation else 0,
         inner=inner,

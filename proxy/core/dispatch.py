@@ -95,6 +95,11 @@ class Dispatcher:
         return self._servers.spec_limits
 
     @property
+    def store_responses(self) -> bool:
+        """Whether a server keeps a response whose request does not say whether it should."""
+        return self._servers.store_responses
+
+    @property
     def calibration_faults(self) -> tuple[str, ...]:
         """In what the servers are not those that the thresholds were measured on, as sentences."""
         return self._servers.calibration_faults

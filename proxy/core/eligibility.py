@@ -63,6 +63,8 @@ class Traits(NamedTuple):
     needed_tokens: int | None = None
     """The most that prompt and answer of one sequence may take of the context; None where the
     length of the body says that spec has room for them, or nobody asked."""
+    store_unsaid: bool = False
+    """Whether its answer is kept where a server keeps responses, for want of a word against it."""
 
     @classmethod
     def unpeeked(cls) -> Self:
@@ -136,14 +138,19 @@ def judge(
     rules: Rules,
     adapters: frozenset[str] | None,
     limits: SpecLimits | None = None,
+    *,
+    stored: bool = False,
 ) -> Eligibility:
     """Return where the request may go; *adapters* are the ids of LoRA adapters in /v1/models.
 
     None while they are not known: then any suffix may be one. *limits* are those that the body was
-    peeked with; None: spec has room for all that base has room for. The strongest verdict wins; of
-    equals the rule that comes first in the table.
+    peeked with; None: spec has room for all that base has room for. *stored*: a server keeps its
+    answer, though it does not ask for that. The strongest verdict wins; of equals the rule that
+    comes first in the table.
     """
     triggered = traits.features
+    if stored:
+        triggered |= {Rule.STORED_STATE}
     if traits.model is not None and _names_adapter(traits.model, adapters):
         triggered |= {Rule.LORA}
     if traits.max_tokens is not None and traits.max_tokens <= rules.short_output_tokens:

@@ -36,6 +36,8 @@ class Identity:
     version: str | None = None
     adapters: frozenset[str] = frozenset()
     """Names of the loaded LoRA adapters."""
+    stores_responses: bool = False
+    """Whether it keeps what /v1/responses answers, where the request does not say otherwise."""
 
     @property
     def cap(self) -> int | None:

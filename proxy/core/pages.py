@@ -36,6 +36,7 @@ def identity_of(arguments: Fields | None, cards: Sequence[Fields]) -> Identity:
         speculative_num_draft_tokens=draft_tokens_of(arguments),
         version=arguments.text("version"),
         adapters=adapters_of(arguments, cards),
+        stores_responses=bool(arguments.flag("enable_response_store")),
     )
 
 

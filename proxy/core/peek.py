@@ -138,6 +138,7 @@ def _peek(
         features,
         True,
         None if limits is None else _needed(top, shape, texts, answers, bulk, limits),
+        shape.stores and _value(top.store) is None,
     )
 
 

@@ -79,7 +79,10 @@ def count_embedded(embeddings: Raw) -> int:
     """Return how many prompts there are, each a list of vectors."""
     if not _BATCHED_EMBEDDINGS.match(memoryview(embeddings)):
         return 1
-    return len(_EACH.decode(embeddings))
+    try:
+        return len(_EACH.decode(embeddings))
+    except msgspec.DecodeError:  # NaN, Infinity
+        return 1
 
 
 def count_ids(prompt: Raw) -> int | None:

@@ -34,6 +34,8 @@ class Servers:
         """Names of LoRA adapters; None while that of one of the two is not known."""
         self.spec_limits: SpecLimits | None = None
         """How much of the context spec has for a request; None where as much as base."""
+        self.store_responses = False
+        """Whether one of the two keeps a response whose request does not say whether it should."""
         self.calibration_faults: tuple[str, ...] = ()
         """In what the servers are not those that the thresholds were measured on, as sentences."""
         self.none_since: float = now
@@ -177,6 +179,7 @@ class Servers:
         names = [identity.adapters for identity in known]
         self.adapters = frozenset().union(*names) if complete else None
         self.spec_limits = SpecLimits.of(self.spec.identity)
+        self.store_responses = any(identity.stores_responses for identity in known)
         made_for = self._settings.made_for
         faults = tuple(
             f"{upstream.name}: {fault}"

@@ -168,7 +168,13 @@ class Front:
         """What the decision needs to know of a request with these `traits`."""
         if endpoint.kind is Kind.GENERATION:
             pair = self.dispatcher
-            eligibility = judge(traits, pair.settings.rules, pair.adapters, pair.spec_limits)
+            eligibility = judge(
+                traits,
+                pair.settings.rules,
+                pair.adapters,
+                pair.spec_limits,
+                stored=traits.store_unsaid and pair.store_responses,
+            )
             return Need(traits.sequences, eligibility, self._override(override))
         if endpoint.kind is Kind.STATE:
             return Need(0, _STATE)

@@ -11,7 +11,7 @@ import pytest
 from proxy.core.words import Control, UpstreamName
 from tests.harness.client import Response, get, post
 from tests.harness.running import Rig, rig, until
-from tests.harness.upstream import Send, reply
+from tests.harness.upstream import ScriptedUpstream, Send, reply
 
 REASON = "eligibility:stored_state"
 STORED = {"id": "resp_1", "object": "response", "status": "completed"}
@@ -115,9 +115,51 @@ async def test_a_refusal_of_base_passes(status: str) -> None:
         assert it.spec.requests == []
 
 
+PLAIN = {"model": "m", "input": "a"}
+
+
 @pytest.mark.parametrize("stored", [{}, {"store": False}, {"store": None}, {"background": False}])
 async def test_a_plain_response_is_generation_like_any(stored: dict[str, object]) -> None:
-    """Only an explicit `store: true` keeps it from spec."""
+    """Where no server has a store, only an explicit `store: true` keeps it from spec."""
     async with rig() as it:
-        response = await ask(it, post("/v1/responses", {"model": "m", "input": "a", **stored}))
+        response = await ask(it, post("/v1/responses", {**PLAIN, **stored}))
+        assert response.header("x-specswitch-upstream") == "spec"
+
+
+def storing(*, speculative: bool, store: bool = True) -> ScriptedUpstream:
+    """A server that was started with a store, or says that it was not."""
+    upstream = ScriptedUpstream(speculative=speculative)
+    assert upstream.info is not None
+    upstream.info["enable_response_store"] = store
+    return upstream
+
+
+@pytest.mark.parametrize("which", [("spec", "base"), ("spec",), ("base",)])
+async def test_a_plain_response_is_stored_where_servers_store(which: tuple[str, ...]) -> None:
+    """SGLang's `store` is true unless the request says otherwise; so it is found again, at base."""
+    spec = storing(speculative=True, store="spec" in which)
+    base = storing(speculative=False, store="base" in which)
+    async with rig(spec=spec, base=base) as it:
+        it.base.always(Send(reply(json.dumps(STORED).encode())))
+        for stored in ({}, {"store": None}, {"store": True}):
+            response = await ask(it, post("/v1/responses", {**PLAIN, **stored}))
+            assert response.header("x-specswitch-upstream") == "base"
+            assert response.header("x-specswitch-reason") == REASON
+            made = json.loads(response.body)["id"]
+            assert json.loads((await ask(it, get(f"/v1/responses/{made}"))).body) == STORED
+        assert it.spec.requests == []
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        post("/v1/responses", {**PLAIN, "store": False}),
+        post("/v1/chat/completions", {"model": "m", "messages": []}),
+        post("/generate", {"text": "a"}),
+    ],
+)
+async def test_what_is_not_stored_is_generation_like_any(asked: bytes) -> None:
+    """With a store too: what says so, and every other path."""
+    async with rig(spec=storing(speculative=True), base=storing(speculative=False)) as it:
+        response = await ask(it, asked)
         assert response.header("x-specswitch-upstream") == "spec"

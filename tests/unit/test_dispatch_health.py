@@ -218,6 +218,23 @@ def test_adapters_of_both_are_known() -> None:
     assert pair.dispatcher.adapters == frozenset({"a", "b"})
 
 
+def test_whether_responses_are_stored_is_known() -> None:
+    """By what either server says of itself, for as long as it says nothing else."""
+    pair = Pair(healthy=False)
+    found = [pair.dispatcher.store_responses]
+    pair.up(SPEC)
+    found.append(pair.dispatcher.store_responses)
+    pair.up(BASE, replace(IDENTITIES[BASE], stores_responses=True))
+    found.append(pair.dispatcher.store_responses)
+    pair.down(BASE)
+    found.append(pair.dispatcher.store_responses)
+    pair.up(BASE)
+    found.append(pair.dispatcher.store_responses)
+    pair.up(SPEC, replace(IDENTITIES[SPEC], stores_responses=True))
+    found.append(pair.dispatcher.store_responses)
+    assert found == [False, False, True, True, False, True]
+
+
 def test_what_spec_has_of_the_context_is_known() -> None:
     """The rule of the context limit asks for it; None where it is as much as base has."""
     pair = Pair()

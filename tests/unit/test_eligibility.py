@@ -70,6 +70,13 @@ def test_what_a_judgement_adds_takes_nothing_away() -> None:
     assert found == Eligibility(Verdict.BASE, Rule.BEAM_SEARCH)
 
 
+def test_what_is_stored_unasked_is_stored() -> None:
+    """It triggers the rule that asking for it does."""
+    assert judge(PLAIN, RULES, NO_ADAPTERS, stored=True) == judge(
+        having(Rule.STORED_STATE), RULES, NO_ADAPTERS
+    )
+
+
 @pytest.mark.parametrize("rule", sorted(set(Rule) - BOUNDS))
 def test_each_rule_means_what_the_configuration_says(rule: Rule) -> None:
     """One triggered rule gives its own verdict, and is named unless it means nothing."""
@@ -206,7 +213,10 @@ def test_an_unpeeked_body_is_taken_for_a_stream_of_one() -> None:
     """Nothing is known, and a stream's deadlines are the watchful ones."""
     traits = Traits.unpeeked()
 
-    assert tuple(traits) == (1, True, None, None, None, frozenset({Rule.UNPEEKED}), False, None)
+    assert tuple(traits) == (
+        *(1, True, None, None, None, frozenset({Rule.UNPEEKED}), False, None),
+        False,
+    )
     assert judge(traits, RULES, NO_ADAPTERS) == Eligibility(Verdict.PREFER, Rule.UNPEEKED)
 
 

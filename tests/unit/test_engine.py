@@ -192,6 +192,13 @@ async def test_a_plain_server_reports_no_algorithm() -> None:
     assert identity.speculative_algorithm is None
 
 
+@pytest.mark.parametrize(("said", "stores"), [(True, True), (False, False), (None, False)])
+async def test_whether_it_stores_responses(*, said: bool | None, stores: bool) -> None:
+    """Where it is started with --enable-response-store."""
+    identity = await identity_of(SPEC_INFO | {"enable_response_store": said})
+    assert identity.stores_responses is stores
+
+
 async def test_the_old_name_is_tried() -> None:
     """Before it was called /server_info it was /get_server_info."""
     routes: Routes = {"/get_server_info": answer(SPEC_INFO), "/v1/models": answer(MODELS)}

@@ -160,6 +160,14 @@ def test_an_odd_spelling_does_not_slip_through(body: bytes, expected: set[Rule])
     assert look(body).parsed
 
 
+def test_infinity_among_the_embeddings() -> None:
+    """They are not counted then, and what stands beside them is read."""
+    found = look(b'{"input_embeds": [[[1.0], Infinity], [[1.0]]], "min_p": 0.1}', GENERATE)
+
+    assert found.features == {Rule.MIN_P}
+    assert found.sequences == 1
+
+
 @pytest.mark.parametrize("sampling", ['{"min_p": NaN}', '[{"n": 1}, {"min_p": NaN}]'])
 def test_nan_among_the_sampling_fields(sampling: str) -> None:
     """The fallback reads one level further down, too."""
@@ -174,6 +182,28 @@ def test_a_long_value_is_not_neutral() -> None:
 
     assert features({"response_format": schema}) == {Rule.STRUCTURED_OUTPUT}
     assert features({"store": [False] * 1000}) == {Rule.STORED_STATE}
+
+
+@pytest.mark.parametrize(
+    ("body", "unsaid"),
+    [
+        ({}, True),
+        ({"store": None}, True),
+        ({"store": None, "stream": []}, True),  # read as tokens
+        (b'{"store": null, "top_p": NaN}', True),
+        ({"store": False}, False),
+        ({"store": False, "stream": []}, False),
+        ({"store": "no"}, False),
+        (b'{"store": true, "store": false}', False),
+        ({"store": True}, False),
+        (b"{", False),
+    ],
+)
+def test_whether_storing_is_left_to_the_server(body: object, *, unsaid: bool) -> None:
+    """On the one path that stores anything."""
+    assert look(body, RESPONSES).store_unsaid is unsaid
+    for dialect in set(Dialect) - {RESPONSES}:
+        assert not look(body, dialect).store_unsaid
 
 
 def test_a_value_that_cannot_be_decoded_is_not_neutral() -> None:
