@@ -15,8 +15,9 @@ from tests.clients import setup
 from tests.clients.results import Results
 from tests.clients.rows import CLIENTS, PairKind, Row, rows
 from tests.engines import setup as engines
+from tests.harness.apart import ROOT
 
-PAGE: Final = setup.ROOT / "docs" / "clients.md"
+PAGE: Final = ROOT / "docs" / "clients.md"
 _BEGIN: Final = "<!-- written by `python -m tests.clients.table`: do not edit -->\n"
 _END: Final = "<!-- until here -->\n"
 _PINS: Final = Path(engines.HERE / "requirements.txt")

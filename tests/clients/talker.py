@@ -14,6 +14,7 @@ from tests.clients import setup
 from tests.clients.rows import BENCHMARK, HERE, OPENAI_NODE, Client
 from tests.engines import launch
 from tests.engines import setup as engines
+from tests.harness.apart import ROOT
 
 ANSWER_SECONDS: Final = 45.0
 """Below a test's own time, which would end the whole run."""
@@ -21,7 +22,7 @@ _ENVIRONMENT: Final = {
     "LANGSMITH_TRACING": "false",  # LangChain would tell its makers
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # LiteLLM would fetch a list of prices
     "NO_PROXY": "127.0.0.1",
-    "PYTHONPATH": str(setup.ROOT),
+    "PYTHONPATH": str(ROOT),
 }
 
 
@@ -32,7 +33,7 @@ def _program(client: Client) -> tuple[Path, dict[str, str]]:
     if client == BENCHMARK:  # it imports all of SGLang, which then wants what a server wants
         return engines.PYTHON, {
             **launch.ENVIRONMENT,
-            "PYTHONPATH": f"{launch.STUBS}{os.pathsep}{setup.ROOT}",
+            "PYTHONPATH": f"{launch.STUBS}{os.pathsep}{ROOT}",
         }
     return setup.PYTHON, {}
 
