@@ -51,7 +51,8 @@ quick: lint types imports  ## what needs no engine and no patience: pure tests, 
 	$(BIN)/python -m pytest -q -m "not slow and $(PLAIN)" $(QUICK)
 
 test: $(TOOLS)  ## all tests but those on real engines, with the coverage gate
-	$(BIN)/python -m pytest -q -m "$(PLAIN)" --cov --cov-report=term
+	$(BIN)/python -m pytest -q -m "$(PLAIN)" --ignore=tests/simulation --cov --cov-report=term
+	$(BIN)/python -m pytest -q tests/simulation  # nothing but arithmetic, which tracing makes twice as long
 
 engines-setup: $(STAMP)  ## the environment and the tiny models of the real SGLang pair
 	$(BIN)/python -m tests.engines.setup

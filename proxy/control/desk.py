@@ -27,6 +27,14 @@ MOST_PAGES = 8
 longer than a server may take for one."""
 MOST_ORDERS = 8
 """The same of administration, which may take minutes: others are refused at once."""
+IN_TURN = (
+    CHANGES,
+    frozenset({"/pause_generation", "/continue_generation"}),
+    frozenset({"/start_profile", "/stop_profile"}),
+    frozenset({"/configure_logging"}),
+)
+"""Orders that change the same of a server. Side by side, two of them could reach the two servers in
+different orders, and leave them different with success on both sides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +88,9 @@ class Desk:
         self._shared: dict[Errand, _Run] = {}
         self._pages = asyncio.Semaphore(MOST_PAGES)
         self._orders = asyncio.Semaphore(MOST_ORDERS)
+        self._turns: dict[str, asyncio.Lock] = {}
+        for paths in IN_TURN:
+            self._turns |= dict.fromkeys(paths, asyncio.Lock())
 
     def start(self, errand: Errand, asker: Asker) -> _Visit:
         """Run `errand`, or wait with those who ask for the same; `asker` is told later."""
@@ -142,17 +153,35 @@ class Desk:
             why = f"{MOST_ORDERS} orders of administration are being carried out already"
             return Overloaded(why, retry_after=RETRY_AFTER_BUSY)
         async with self._orders:
-            within = Within(patience.connect, patience.administration)
-            try:
-                heard = await self._heard(errand, (fanout.question(errand),), within)
-            finally:  # also where its client has left: the servers may have begun
-                if errand.template in CHANGES:
-                    self._changed()
+            heard = await self._in_turn(errand, patience)
+        if heard is None:
+            why = f"an order before this one has taken {patience.administration:g} s"
+            return Overloaded(why, retry_after=RETRY_AFTER_BUSY)
         reply = fanout.result(errand, heard)
         if reply.refusal is not None:  # a request's own line has no room for which one, and why
             fields = {"endpoint": errand.template, "code": reply.refusal.code}
             _log.warning("administration: %s", reply.refusal, extra={"fields": fields})
         return reply
+
+    async def _in_turn(self, errand: Errand, patience: Patience) -> Heard | None:
+        """Tell both when those before have been; None where that has taken all of the time."""
+        turn = self._turns.get(errand.template)
+        if turn is None:
+            turn = asyncio.Lock()  # its own: nobody is before it
+        loop = asyncio.get_running_loop()
+        until = loop.time() + patience.administration
+        try:
+            async with asyncio.timeout_at(until):
+                await turn.acquire()
+        except TimeoutError:
+            return None
+        try:
+            within = Within(patience.connect, max(0.0, until - loop.time()))
+            return await self._heard(errand, (fanout.question(errand),), within)
+        finally:  # also where its client has left: the servers may have begun
+            turn.release()
+            if errand.template in CHANGES:
+                self._changed()
 
     async def _page(
         self, errand: Errand, page: Page[dict[str, object]] | Page[str], patience: Patience
@@ -175,7 +204,6 @@ class Desk:
         self, errand: Errand, questions: tuple[Question, ...], within: Within
     ) -> Heard:
         """Ask both at the same time."""
-        theirs = None if errand.key is None else errand.key.decode("latin-1")
         administers = errand.template not in PAGES
         async with asyncio.TaskGroup() as group:
             asked = {
@@ -183,7 +211,7 @@ class Desk:
                     _answer(
                         reach,
                         questions,
-                        key=theirs if administers else reach.api_key or theirs,
+                        key=errand.key if administers else _key_for(reach, errand.key),
                         within=within,
                     )
                 )
@@ -192,8 +220,13 @@ class Desk:
         return {name: task.result() for name, task in asked.items()}
 
 
+def _key_for(reach: Reach, theirs: bytes | None) -> bytes | None:
+    """The server's own, or else the client's as it came: the server judges it."""
+    return reach.api_key.encode() if reach.api_key else theirs
+
+
 async def _answer(
-    reach: Reach, questions: tuple[Question, ...], *, key: str | None, within: Within
+    reach: Reach, questions: tuple[Question, ...], *, key: bytes | None, within: Within
 ) -> Answer | EngineError:
     """The answer of one server to the first of `questions` that it knows; or why there is none."""
     try:

@@ -137,18 +137,20 @@ class Within:
 
 
 def connect(
-    url: str, *, api_key: str | None, tls: ssl.SSLContext | None, timeout: float
+    url: str, *, api_key: str | bytes | None, tls: ssl.SSLContext | None, timeout: float
 ) -> httpx2.AsyncClient:
     """A client for the server at `url`; `timeout` in seconds, for each step of a request.
 
-    `tls` says whom to believe, None for a server without TLS. Proxies and credentials of the
-    environment are ignored: an engine is a neighbour.
+    A key of bytes goes as it is: a client's, which may be no text at all. `tls` says whom to
+    believe, None for a server without TLS. Proxies and credentials of the environment are ignored:
+    an engine is a neighbour.
     """
     # identity: nothing is gained from compression next door, and nothing can unfold into gigabytes.
-    headers = {"accept": "application/json", "accept-encoding": "identity"}
-    headers["user-agent"] = "specswitch"
+    headers = [(b"accept", b"application/json"), (b"accept-encoding", b"identity")]
+    headers.append((b"user-agent", b"specswitch"))
     if api_key:
-        headers["authorization"] = f"Bearer {api_key}"
+        key = api_key.encode() if isinstance(api_key, str) else api_key
+        headers.append((b"authorization", b"Bearer " + key))
     return httpx2.AsyncClient(
         base_url=url,
         headers=headers,
@@ -161,7 +163,7 @@ def connect(
     )
 
 
-async def ask(reach: Reach, question: Question, *, key: str | None, within: Within) -> Answer:
+async def ask(reach: Reach, question: Question, *, key: bytes | None, within: Within) -> Answer:
     """The answer to `question`, asked once, with `key`, over a connection of its own.
 
     So nothing is kept that a reload would have to look after, and no probe waits behind it. Raises
@@ -177,7 +179,9 @@ async def ask(reach: Reach, question: Question, *, key: str | None, within: With
         async with client, asyncio.timeout(within.answer):
             return await _answer(client, question, path)
     except TimeoutError as exc:
-        raise EngineSilentError(f"{where} did not answer within {within.answer:g} s") from exc
+        raise EngineSilentError(
+            f"{where} did not answer within {round(within.answer, 2):g} s"
+        ) from exc
 
 
 async def check_ready(client: httpx2.AsyncClient, path: str) -> None:

@@ -76,12 +76,15 @@ def _done(heard: Answer | EngineError) -> _Done:
     if isinstance(heard, EngineError):
         return _Done(None, str(heard))
     text = heard.body.decode(errors="replace")
-    if heard.content_type.partition(";")[0].strip().lower() != JSON:
-        return _Done(heard.status, text)
+    typed = heard.content_type.partition(";")[0].strip().lower() == JSON
     try:
-        return _Done(heard.status, parsed(heard.body))
+        value = parsed(heard.body)
     except (ValueError, RecursionError):
-        return _Done(heard.status, text, readable=False)
+        return _Done(
+            heard.status, text, readable=not typed or heard.status == HTTPStatus.NO_CONTENT
+        )
+    # An object says `success` whatever its type is said to be; any other text may look like JSON.
+    return _Done(heard.status, value if typed or isinstance(value, dict) else text)
 
 
 def _success(done: Mapping[UpstreamName, _Done]) -> Reply:

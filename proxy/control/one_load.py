@@ -5,6 +5,7 @@ ranks of its own, which are one then. How figures of several ranks become one is
 docs/endpoints.md lists them.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias, TypeGuard
 
@@ -35,7 +36,7 @@ def one_load(pages: Mapping[UpstreamName, Page], rank: int | None = None) -> dic
         made["dp_rank_count"] = len(loads)
     sums = [each for page in pages.values() if isinstance(each := page.get("aggregate"), dict)]
     if sums and rank is None:
-        made["aggregate"] = _combined(sums, _mean_where_it_says_so)
+        made["aggregate"] = _combined(sums, _rule_of_sums)
     return made
 
 
@@ -88,26 +89,25 @@ def _most(values: Sequence[Number], _parts: Sequence[Page]) -> Number:
     return max(values)
 
 
-def _mean_by(weight: str) -> Rule:
-    """The mean, weighed by another figure of the same ranks; the plain one where that says nothing.
+def _mean_by_running(values: Sequence[Number], parts: Sequence[Page]) -> Number:
+    found = [part.get("num_running_reqs") for part in parts]
+    return mean_by(values, [float(each) if _is_number(each) else None for each in found])
 
-    The figure's name; how many tokens each can hold, or how many requests run there.
-    """
 
-    def mean(values: Sequence[Number], parts: Sequence[Page]) -> Number:
-        found = [part.get(weight) for part in parts]
-        weights = [float(each) for each in found if _is_number(each)]
-        if len(weights) < len(values) or not sum(weights):
-            return _mean(values, parts)
-        return sum(v * w for v, w in zip(values, weights, strict=True)) / sum(weights)
-
-    return mean
+def mean_by(values: Sequence[Number], weights: Sequence[float | None]) -> float:
+    """The mean, weighed; the plain one where weights are missing, or make no sense."""
+    known = [each for each in weights if each is not None and math.isfinite(each) and each >= 0.0]
+    most = max(known, default=0.0)
+    if len(known) < len(values) or most == 0.0:
+        return sum(values) / len(values)
+    shares = [each / most for each in known]  # or large ones would make an infinity
+    return sum(v * s for v, s in zip(values, shares, strict=True)) / sum(shares)
 
 
 _RULES: Final[Mapping[str, Rule]] = {
     "timestamp": _oldest,
-    "token_usage": _mean_by("max_total_num_tokens"),
-    "cache_hit_rate": _mean_by("num_running_reqs"),
+    "token_usage": _most,
+    "cache_hit_rate": _mean_by_running,
     "utilization": _most,
     "accept_length": _mean,
     "accept_rate": _mean,
@@ -120,7 +120,9 @@ def _rule_of(name: str) -> Rule:
     return _RULES.get(name, _sum)
 
 
-def _mean_where_it_says_so(name: str) -> Rule:
+def _rule_of_sums(name: str) -> Rule:
+    if name in {"avg_token_usage", "avg_utilization"}:  # of one server, and how full that is
+        return _most
     return _mean if name.startswith("avg_") else _sum
 
 

@@ -15,6 +15,7 @@ from enum import Enum, auto
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
+from proxy.control.one_load import mean_by
 from proxy.core.words import UpstreamName
 
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -27,7 +28,6 @@ class Rule(Enum):
     """How a gauge of several servers becomes one."""
 
     SUM = auto()
-    BY_CAPACITY = auto()  # the mean, by `max_total_num_tokens`
     BY_RUNNING = auto()  # the mean, by `num_running_reqs`; the plain mean while nothing runs
     LEAST = auto()  # what both can do
     MOST = auto()
@@ -51,10 +51,14 @@ GAUGES: Final[Mapping[str, Rule]] = {
         ),
         Rule.SUM,
     ),
-    **dict.fromkeys(("token_usage", "full_token_usage"), Rule.BY_CAPACITY),
     "cache_hit_rate": Rule.BY_RUNNING,
     **dict.fromkeys(("context_len", "page_size"), Rule.LEAST),
-    **dict.fromkeys(("utilization", "swa_token_usage", "mamba_usage"), Rule.MOST),
+    # How full: under load all goes to base, and none of it overflows to spec. So with base's cache
+    # full and spec's empty the pair is full, and a mean would tell a router that half is free.
+    **dict.fromkeys(
+        ("utilization", "token_usage", "full_token_usage", "swa_token_usage", "mamba_usage"),
+        Rule.MOST,
+    ),
     **dict.fromkeys(
         (
             *("spec_accept_length", "spec_accept_rate", "spec_num_steps", "spec_num_draft_tokens"),
@@ -83,6 +87,8 @@ _WORKERS: Final = ("pp_rank", "tp_rank", "moe_ep_rank")
 """Ranks that work on the same requests."""
 _PREFIX: Final = "sglang:"
 _SUMMED: Final = frozenset({"counter", "histogram", "summary"})
+_HEAD: Final = re.compile(r'[^\s{]+(?:\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?')
+"""A sample's name and labels, up to the brace that ends them."""
 _LABEL: Final = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\]|\\.)*)"')
 _CACHE_CONFIG: Final = "cache_config_info"
 
@@ -157,11 +163,11 @@ class _Reader:
         """All of it."""
         name, family, said = "", None, ""
         found: dict[tuple[str, str], tuple[_Name, float]] = {}
-        for line in page.splitlines():
+        for line in page.split("\n"):  # a label may hold what else ends a line of Unicode's
             if family is not None and line.startswith(name):
                 _take(line, found)
             elif line.startswith("# HELP sglang:"):
-                said = line[7:].partition(" ")[2]
+                said = line[7:].rstrip("\r").partition(" ")[2]
             elif line.startswith("# TYPE "):
                 self._add(family, found)
                 found.clear()
@@ -193,7 +199,11 @@ class _Reader:
 
 def _take(line: str, found: dict[tuple[str, str], tuple[_Name, float]]) -> None:
     """Note one line; what is no number says nothing, nor does one with a label that is too long."""
-    end = line.rfind("}") + 1 or line.find(" ")
+    if "#" in line or line.count("}") > 1:  # an exemplar has braces, too, and so may a label
+        head = _HEAD.match(line)
+        end = head.end() if head else 0
+    else:  # thirty times as fast
+        end = line.rfind("}") + 1 or line.find(" ")
     try:
         value = float(line[end:].split(maxsplit=1)[0])
     except (IndexError, ValueError):
@@ -274,17 +284,10 @@ def _value(
         case Rule.SPEC:
             own = [part.value for part in parts if part.server is UpstreamName.SPEC]
             return sum(own) / len(own) if own else None
-        case Rule.BY_CAPACITY:
-            return _mean(parts, _weights("max_total_num_tokens", labels, families))
         case Rule.BY_RUNNING:
-            return _mean(parts, _weights("num_running_reqs", labels, families))
-
-
-def _weights(
-    name: str, labels: Labels, families: Mapping[str, _Family]
-) -> dict[tuple[UpstreamName, str], float]:
-    """The gauge `name` of each rank of each server, with the same labels."""
-    return {(part.server, part.rank): part.value for part in _parts(name, labels, families)}
+            running = _parts("num_running_reqs", labels, families)
+            by_rank = {(part.server, part.rank): part.value for part in running}
+            return mean_by(values, [by_rank.get((part.server, part.rank)) for part in parts])
 
 
 def _parts(name: str, labels: Labels, families: Mapping[str, _Family]) -> list[_Part]:
@@ -292,14 +295,6 @@ def _parts(name: str, labels: Labels, families: Mapping[str, _Family]) -> list[_
     family = families.get(f"{_PREFIX}{name}")
     series = None if family is None else family.series.get(f"{_PREFIX}{name}{_text(labels)}")
     return [] if series is None else series.parts
-
-
-def _mean(parts: Sequence[_Part], weights: Mapping[tuple[UpstreamName, str], float]) -> float:
-    own = [weights.get((part.server, part.rank)) for part in parts]
-    known = [weight for weight in own if weight is not None]
-    if len(known) < len(parts) or sum(known) <= 0.0:
-        known = [1.0] * len(parts)
-    return sum(p.value * w for p, w in zip(parts, known, strict=True)) / sum(known)
 
 
 def _cache_config(families: Mapping[str, _Family]) -> Iterator[str]:

@@ -22,7 +22,7 @@ class Errand:
     query: bytes
     """What stood behind the `?`, as it came."""
     headers: tuple[tuple[bytes, bytes], ...] = ()
-    """Those that say what the body is; names in lower case."""
+    """Those that say what the body is, and an order's id; names in lower case."""
     body: bytes = field(default=b"", repr=False)
     key: bytes | None = field(default=None, repr=False)
     """The client's key where it is the engines' to judge, None where it is not passed on."""

@@ -1,5 +1,6 @@
 """One request whose answer is ours: what is asked for at the desk, and the wait for it."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from proxy.core.endpoints import Kind
@@ -37,9 +38,7 @@ class DeskVisit:
             query=head.target.partition(b"?")[2],
             # A page is asked for without a body: one that came all the same would cost a copy of
             # it, and make of one question many.
-            headers=tuple((name, first[name]) for name in _OF_THE_BODY if name in first)
-            if administers
-            else (),
+            headers=_headers(first, account.request_id) if administers else (),
             body=bytes(body) if administers else b"",
             key=presented(head.headers, first) if theirs else None,
         )
@@ -54,3 +53,9 @@ class DeskVisit:
         visit, self._visit = self._visit, None
         assert visit is not None  # noqa: S101 - it has been started, and is not over
         visit.cancel()
+
+
+def _headers(first: Mapping[bytes, bytes], request_id: bytes) -> tuple[tuple[bytes, bytes], ...]:
+    """What the servers are told of an order beside its body: what that is, and the request's id."""
+    said = [(name, first[name]) for name in _OF_THE_BODY if name in first]
+    return (*said, (b"x-request-id", request_id))

@@ -280,6 +280,33 @@ async def test_a_key_that_the_engines_judge_goes_to_them(path: str) -> None:
         assert it.base.requests[0].header("authorization") == "Bearer theirs"
 
 
+@pytest.mark.parametrize(
+    ("key", "status"),
+    [
+        (b"k\xc3\xa9y", 200),
+        (b"\xff", 200),
+        (b"a\tb", 200),
+        (b"a\x01", 400),
+        (b"a\x0bb", 400),
+        (b"a\x7f", 400),
+    ],
+)
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_key_that_is_no_text_is_theirs_to_judge(path: str, key: bytes, status: int) -> None:
+    """As it came, unless HTTP itself has no such value; the fault is never ours."""
+    async with unprobed(listen__metrics=True) as it:
+        for each in (path, "/server_info"):
+            asked_alone(it, each)
+        for upstream in (it.spec, it.base):
+            upstream.always(Send(PAGES[path]))
+        client = await it.client()
+        header = b"authorization: Bearer " + key
+        client.send(get(path).replace(b"\r\n\r\n", b"\r\n" + header + b"\r\n\r\n"))
+        assert (await client.response()).status == status
+        keys = {received.header("authorization") for received in _both(it)}
+        assert keys == ({"Bearer " + key.decode("latin-1")} if status == 200 else set())
+
+
 async def test_metrics_only_where_they_are_wanted() -> None:
     """By default the path is not there."""
     async with rig() as it:

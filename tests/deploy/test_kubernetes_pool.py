@@ -142,6 +142,23 @@ def test_the_picker_may_read_what_it_reads(pool: Rendered) -> None:
     assert [*every(spec, "configMap")] == [{"name": at(config, "metadata", "name")}]
 
 
+def test_the_pickers_own_metrics_are_for_prometheus(pool: Rendered) -> None:
+    """It asks the cluster for nobody's rights, which it has no role for; its policy lets in."""
+    (deployment,) = pool.of_kind("Deployment")
+    (container,) = items(deployment, "spec", "template", "spec", "containers")
+    assert "--metrics-endpoint-auth=false" in words(container, "args")
+    (policy,) = pool.of_kind("NetworkPolicy")
+    chosen = mapping(policy, "spec", "podSelector", "matchLabels")
+    assert chosen.items() <= mapping(deployment, "spec", "template", "metadata", "labels").items()
+    let_in = {
+        str(at(port, "port")): "from" in rule
+        for rule in items(policy, "spec", "ingress")
+        for port in items(rule, "ports")
+    }
+    assert let_in == {"grpc": False, "metrics": True}
+    assert {*let_in} <= {each["name"] for each in items(container, "ports")}
+
+
 def test_the_picker_goes_by_plugins_that_it_has(pool: Rendered) -> None:
     """What a profile weighs is one of its plugins, and unlabelled pods are SGLang's, too."""
     (config,) = pool.of_kind("ConfigMap")

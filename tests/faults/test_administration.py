@@ -215,6 +215,7 @@ async def test_both_are_told_the_same(path: str, method: str) -> None:
                 assert each.header("content-type") == "application/json"
             assert each.header("cookie") is None
             assert each.header("x-forwarded-for") is None
+            assert each.header("x-request-id") == "mine"
         assert it.total("requests_total", endpoint=path, upstream="none", outcome="ok") == 1
         assert it.total("decisions_total") == 0
 
@@ -406,6 +407,21 @@ async def test_what_cannot_be_read_is_no_success(body: bytes, who: str) -> None:
     )
     shown = {"status": 200, "body": body.decode(errors="replace")}
     assert told(response)["upstreams"][who] == shown
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/json; charset=utf-8", None])
+async def test_what_says_that_it_has_failed_has(kind: str | None) -> None:
+    """Whatever its type is said to be."""
+    head = "" if kind is None else f"Content-Type: {kind}\r\n"
+    refused = f"HTTP/1.1 200 OK\r\n{head}Content-Length: {len(REFUSED)}\r\n\r\n".encode() + REFUSED
+    response = await both_say(refused, refused)
+    assert (response.status, response.code) == (502, "administration_failed")
+
+
+async def test_no_content_is_a_success() -> None:
+    """It has no body, whatever its type is said to be."""
+    nothing = b"HTTP/1.1 204 No Content\r\nContent-Type: application/json\r\n\r\n"
+    assert (await both_say(nothing, nothing)).status == 200
 
 
 async def test_no_success_at_all(caplog: pytest.LogCaptureFixture) -> None:

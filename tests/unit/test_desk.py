@@ -3,8 +3,9 @@
 import asyncio
 from dataclasses import dataclass, field
 
-from proxy.control.desk import MOST_ORDERS, MOST_PAGES, Desk, Patience
-from proxy.control.engine import Reach
+from proxy.control.desk import IN_TURN, MOST_ORDERS, MOST_PAGES, Desk, Patience
+from proxy.control.engine import Answer, Reach
+from proxy.control.pages import Heard
 from proxy.core.errands import Errand, Result
 from proxy.core.words import UpstreamName
 from proxy.errors import NoUpstream, Overloaded
@@ -27,10 +28,10 @@ class Asker:
         self.event.set()
 
 
-def desk(page: float = 1.0) -> Desk:
+def desk(page: float = 1.0, administration: float = 1.0) -> Desk:
     """In front of two servers that are not there."""
     reaches = dict.fromkeys(UpstreamName, NOBODY)
-    patience = Patience(connect=1.0, page=page, administration=1.0)
+    patience = Patience(connect=1.0, page=page, administration=administration)
     return Desk(lambda: reaches, lambda: patience, lambda: None)
 
 
@@ -88,6 +89,75 @@ async def test_more_orders_than_may_run_are_refused_at_once() -> None:
     assert str(late.told[0]).startswith(f"{MOST_ORDERS} orders")
     for visit in visits:
         visit.cancel()
+    await made.close()
+
+
+def order(path: str) -> Errand:
+    """Somebody's wish."""
+    return Errand(template=path, method="POST", query=b"")
+
+
+class Servers:
+    """Both servers, which take orders as they come and have done one when the test says so."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.begun: list[str] = []
+        self._done = {path: asyncio.Event() for paths in IN_TURN for path in paths}
+        self._told = asyncio.Condition()
+        desk._heard = self._heard  # type: ignore[assignment,method-assign]
+
+    async def _heard(self, errand: Errand, *_: object) -> Heard:
+        self.begun.append(errand.template)
+        async with self._told:
+            self._told.notify_all()
+        await self._done[errand.template].wait()
+        return dict.fromkeys(UpstreamName, Answer(200, "", b""))
+
+    def has_done(self, *paths: str) -> None:
+        """From now on, these are done at once."""
+        for path in paths:
+            self._done[path].set()
+
+    async def until(self, count: int) -> list[str]:
+        """What has been begun when so many are."""
+        async with asyncio.timeout(5), self._told:
+            await self._told.wait_for(lambda: len(self.begun) >= count)
+        return self.begun
+
+
+PAUSE, GO_ON = "/pause_generation", "/continue_generation"
+
+
+async def test_orders_that_change_the_same_are_carried_out_in_turn() -> None:
+    """Side by side they could reach the two servers in different orders; others do not wait."""
+    made, askers = desk(administration=30.0), [Asker() for _ in range(4)]
+    servers = Servers(made)
+    for path, asker in zip((PAUSE, GO_ON, PAUSE, "/start_profile"), askers, strict=True):
+        made.start(order(path), asker)
+    assert await servers.until(2) == [PAUSE, "/start_profile"]
+    servers.has_done(PAUSE, GO_ON)
+    async with asyncio.timeout(5):
+        for asker in askers[:3]:
+            await asker.event.wait()
+    assert servers.begun == [PAUSE, "/start_profile", GO_ON, PAUSE]
+    assert askers[3].told == []
+    await made.close()
+
+
+async def test_an_order_waits_no_longer_in_turn_than_for_a_server() -> None:
+    """And is not carried out then; one whose client leaves while it waits is not, either."""
+    made, second = desk(administration=0.05), Asker()
+    servers = Servers(made)
+    first = made.start(order(PAUSE), Asker())
+    made.start(order(GO_ON), second)
+    made.start(order(GO_ON), Asker()).cancel()
+    async with asyncio.timeout(5):
+        await second.event.wait()
+    assert [type(each) for each in second.told] == [Overloaded]
+    assert servers.begun == [PAUSE]
+    first.cancel()
+    made.start(order(GO_ON), Asker())
+    assert await servers.until(2) == [PAUSE, GO_ON]
     await made.close()
 
 

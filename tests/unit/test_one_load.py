@@ -1,5 +1,7 @@
 """/v1/loads of two servers as that of one with two ranks."""
 
+import json
+
 import pytest
 
 from proxy.control.one_load import one_load, one_rank, prometheus
@@ -97,7 +99,7 @@ def test_ranks_of_one_server_become_one() -> None:
         "dp_rank": 1,
         "num_running_reqs": 3,
         "max_total_num_tokens": 400,
-        "token_usage": pytest.approx(0.2),
+        "token_usage": 0.5,
         "gen_throughput": 15.0,
         "cache_hit_rate": pytest.approx((0.2 * 1 + 0.4 * 2) / 3),
         "utilization": 1.0,
@@ -113,17 +115,24 @@ def test_ranks_of_one_server_become_one() -> None:
     }
 
 
-@pytest.mark.parametrize("weights", [(None, 300), (0, 0), ("a", "b")])
-@pytest.mark.parametrize(
-    ("name", "weight"),
-    [("token_usage", "max_total_num_tokens"), ("cache_hit_rate", "num_running_reqs")],
-)
-def test_without_weights_it_is_the_plain_mean(
-    name: str, weight: str, weights: tuple[object, object]
-) -> None:
+@pytest.mark.parametrize("weights", [(None, 300), (0, 0), ("a", "b"), (-1, 2), (-1e300, 1e300)])
+def test_without_weights_it_is_the_plain_mean(weights: tuple[object, object]) -> None:
     """What cannot be weighed is not."""
-    ranks = [{name: value, weight: each} for value, each in zip((0.5, 0.1), weights, strict=True)]
-    assert one_rank(ranks, 0)[name] == pytest.approx(0.3)
+    ranks = [
+        {"cache_hit_rate": value, "num_running_reqs": each}
+        for value, each in zip((0.5, 0.1), weights, strict=True)
+    ]
+    assert one_rank(ranks, 0)["cache_hit_rate"] == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(
+    "large", [1e300, -1e300, 10**300, 5e-324], ids=["+", "-", "whole", "least"]
+)
+def test_no_figure_is_infinite(large: float) -> None:
+    """However large the figures of two ranks are: JSON has no word for what would come of it."""
+    names = ("token_usage", "cache_hit_rate", "num_running_reqs", "max_total_num_tokens", "x")
+    rank: dict[str, object] = {**dict.fromkeys(names, large), "decode_moments": [large]}
+    json.dumps(one_rank([rank, dict(rank)] * 50, 0), allow_nan=False)
 
 
 @pytest.mark.parametrize("name", ["utilization", "cache_hit_rate", "token_usage"])
@@ -146,8 +155,8 @@ def test_a_word_has_one_rule(name: str) -> None:
 def test_older_sums_are_made_anew() -> None:
     """Versions before 0.5.23 had a count of ranks, and their sums."""
     sums = [
-        {"total_running_reqs": 1, "avg_token_usage": 0.2},
-        {"total_running_reqs": 5, "avg_token_usage": 0.4},
+        {"total_running_reqs": 1, "avg_token_usage": 0.2, "avg_throughput": 1.0},
+        {"total_running_reqs": 5, "avg_token_usage": 0.4, "avg_throughput": 2.0},
     ]
     pages = {
         name: page({"a": 1}, dp_rank_count=1, aggregate=each)
@@ -155,7 +164,11 @@ def test_older_sums_are_made_anew() -> None:
     }
     made = one_load(pages)
     assert made["dp_rank_count"] == 2
-    assert made["aggregate"] == {"total_running_reqs": 6, "avg_token_usage": pytest.approx(0.3)}
+    assert made["aggregate"] == {
+        "total_running_reqs": 6,
+        "avg_token_usage": 0.4,
+        "avg_throughput": 1.5,
+    }
 
 
 def test_prometheus_has_sglangs_names() -> None:

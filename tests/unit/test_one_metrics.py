@@ -72,18 +72,17 @@ def test_a_gauge_without_a_rule_is_left_out(name: str) -> None:
     assert one_metrics({SPEC: gauge(name, 1), BASE: gauge(name, 1)}).strip() == ""
 
 
-def test_usage_is_weighed_by_room() -> None:
-    """A small full cache beside a large empty one is no half full pair."""
-    spec = gauge("max_total_num_tokens", 1000) + gauge("token_usage", 0.8)
-    base = gauge("token_usage", 0.2) + gauge("max_total_num_tokens", 3000)
-    assert f"sglang:token_usage{KEPT} 0.35" in both(spec, base)
-
-
-@pytest.mark.parametrize("room", [gauge("max_total_num_tokens", 0), ""])
-def test_usage_that_cannot_be_weighed_is_the_plain_mean(room: str) -> None:
-    """No room is known of one of them, or none is there."""
-    found = both(room + gauge("token_usage", 0.75), room + gauge("token_usage", 0.25))
-    assert f"sglang:token_usage{KEPT} 0.5" in found
+@pytest.mark.parametrize(
+    "name", ["token_usage", "full_token_usage", "swa_token_usage", "mamba_usage", "utilization"]
+)
+def test_a_pair_is_as_full_as_the_fuller_of_its_servers(name: str) -> None:
+    """Base does not overflow to spec: that spec is empty helps nobody. The room is all of it."""
+    spec = gauge("max_total_num_tokens", 100_000) + gauge(name, 0.0)
+    base = gauge("max_total_num_tokens", 100_000) + gauge(name, 1.0)
+    assert both(spec, base) == [
+        f"sglang:max_total_num_tokens{KEPT} 200000.0",
+        f"sglang:{name}{KEPT} 1.0",
+    ]
 
 
 def test_hits_are_weighed_by_what_runs() -> None:
@@ -91,6 +90,29 @@ def test_hits_are_weighed_by_what_runs() -> None:
     spec = gauge("num_running_reqs", 3) + gauge("cache_hit_rate", 0.5)
     base = gauge("num_running_reqs", 1) + gauge("cache_hit_rate", 0.1)
     assert f"sglang:cache_hit_rate{KEPT} 0.4" in both(spec, base)
+
+
+@pytest.mark.parametrize(
+    "running",
+    [
+        gauge("num_running_reqs", 0),
+        gauge("num_running_reqs", "NaN"),
+        gauge("num_running_reqs", "+Inf"),
+        gauge("num_running_reqs", -1),
+        "",
+    ],
+)
+def test_hits_that_cannot_be_weighed_are_the_plain_mean(running: str) -> None:
+    """Nothing runs, or it is not known how much."""
+    found = both(running + gauge("cache_hit_rate", 0.75), running + gauge("cache_hit_rate", 0.25))
+    assert f"sglang:cache_hit_rate{KEPT} 0.5" in found
+
+
+def test_no_weight_is_too_large() -> None:
+    """Of the figure itself only the share counts."""
+    spec = gauge("num_running_reqs", 1e308) + gauge("cache_hit_rate", 1e300)
+    base = gauge("num_running_reqs", 1e308) + gauge("cache_hit_rate", 3e300)
+    assert f"sglang:cache_hit_rate{KEPT} 2e+300" in both(spec, base)
 
 
 def test_what_is_specs_alone_is_not_made_up() -> None:
@@ -213,6 +235,26 @@ def test_odd_values(value: str, made: str) -> None:
     assert found[-1] == f"sglang:num_running_reqs{KEPT} {made}"
 
 
+@pytest.mark.parametrize("name", ["sglang:a_total", 'sglang:a_total{model_name="a b,}{#"}'])
+@pytest.mark.parametrize("stamp", ["", " 1700000"])
+def test_an_exemplar_is_no_value(name: str, stamp: str) -> None:
+    """It stands behind it, with labels and a value of its own."""
+    page = f'# TYPE sglang:a_total counter\n{name} 3{stamp} # {{trace_id="x}}"}} 9.0 1.5\n'
+    assert lines(one_metrics({SPEC: page})) == [f"{name} 3.0"]
+
+
+@pytest.mark.parametrize("odd", ["\u2028", "\u0085", "\x0c", "\x1c"])
+def test_a_line_ends_at_a_line_feed_only(odd: str) -> None:
+    """A label holds what it likes; a line may end as lines of HTTP do."""
+    page = gauge("num_running_reqs", 1, f'model_name="a{odd}b"').replace("\n", "\r\n")
+    made = one_metrics({SPEC: page})
+    assert made.split("\n")[:3] == [
+        "# HELP sglang:num_running_reqs h",
+        "# TYPE sglang:num_running_reqs gauge",
+        f'sglang:num_running_reqs{{model_name="a{odd}b"}} 1.0',
+    ]
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -220,6 +262,9 @@ def test_odd_values(value: str, made: str) -> None:
         "sglang:num_running_reqs ",
         "sglang:num_running_reqs{} x",
         "sglang:num_running_reqs{",
+        'sglang:num_running_reqs{a="}"',
+        'sglang:num_running_reqs{a="} 3 # {} 4',
+        "# sglang:num_running_reqs 4",
         "sglang:num_running_reqs{a=b} 1x",
     ],
 )
