@@ -33,6 +33,10 @@ from proxy.control.redact import redacted
         "db_passwords",
         "Proxy-Authorization",
         "launchCommand",
+        "ssl_key_passphrase",
+        "credentials",
+        "aws-credential",
+        "bearer",
     ],
 )
 def test_what_is_called_a_secret_is_left_out(name: str) -> None:
@@ -131,6 +135,60 @@ def test_short_ones_are_not_looked_for() -> None:
     """Or half of all texts would hold one."""
     page: dict[str, object] = {"eos_token": "</s>", "api_key": "1234567", "a": "</s> 1234567"}
     assert redacted(page) == {"a": "</s> 1234567"}
+
+
+def test_json_within_a_text_is_looked_into() -> None:
+    """As some of SGLang's arguments are; what names no secret stays as it was written."""
+    page: dict[str, object] = {
+        "model_loader_extra_config": '{"aws_secret_key": "AKIAXXXXXXXX", "threads": 8}',
+        "hicache_storage_backend_extra_config": '[{"password": "p"}, {"a": NaN}]',
+        "json_model_override_args": '{"a":  [1]}',
+        "odd": "{'password': 'p'}",
+        "deep": "[" * 100_000,
+        "text": "[removed by nobody]",
+        "elsewhere": "uses AKIAXXXXXXXX",
+    }
+    assert redacted(page) == {
+        "model_loader_extra_config": '{"threads": 8}',
+        "hicache_storage_backend_extra_config": '[{}, {"a": NaN}]',
+        "json_model_override_args": '{"a":  [1]}',
+        "odd": "[removed]",
+        "deep": "[" * 100_000,
+        "text": "[removed by nobody]",
+        "elsewhere": "[removed]",
+    }
+
+
+def test_options_of_a_command_line_are_removed_however_short() -> None:
+    """In a list and in one text, with a blank or an equals sign."""
+    page: dict[str, object] = {
+        "argv": ["serve", "--api-key", "short7", "--admin-api-key=x", "--port", "1"],
+        "command": "serve --api-key short7 --admin-api-key='a b' --port 1",
+        "long": ["--api-key", "long-enough"],
+        "elsewhere": "a long-enough b",
+    }
+    assert redacted(page) == {
+        "argv": ["serve", "--api-key", "[removed]", "--admin-api-key=[removed]", "--port", "1"],
+        "command": "serve --api-key [removed] --admin-api-key=[removed] --port 1",
+        "long": ["--api-key", "[removed]"],
+        "elsewhere": "[removed]",
+    }
+
+
+def test_a_url_loses_what_stands_before_its_host() -> None:
+    """User and password; an address of mail is none."""
+    page: dict[str, object] = {
+        "otlp": "http://u:pw@h:1/a?b@c",
+        "mail": "a@b.c",
+        "url": "http://h/@",
+    }
+    assert redacted(page) == {"otlp": "http://h:1/a?b@c", "mail": "a@b.c", "url": "http://h/@"}
+
+
+def test_secrets_of_another_page_are_replaced_too() -> None:
+    """Of two servers one account is made."""
+    other = {"api_key": "the-other-key"}
+    assert redacted({"a": "x the-other-key"}, other) == {"a": "[removed]"}
 
 
 def test_too_deep_is_an_error() -> None:
