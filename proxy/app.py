@@ -81,6 +81,7 @@ class App:
             lambda: self.links.reaches,
             lambda: wiring.patience_of(self.config),
             self.dispatcher.doubt,
+            lambda: len(self.dispatcher.room),
         )
         self.front = self._front()
         listen = config.listen

@@ -68,14 +68,17 @@ class Desk:
         reaches: Callable[[], Mapping[UpstreamName, Reach]],
         patience: Callable[[], Patience],
         changed: Callable[[], None],
+        waiting: Callable[[], int],
     ) -> None:
         """The first two are asked for at the start of an errand: a reload counts for the next.
 
-        `changed` is told when the servers may serve something else than before.
+        `changed` is told when the servers may serve something else than before. `waiting` says how
+        many requests wait here for a place at a server.
         """
         self._reaches = reaches
         self._patience = patience
         self._changed = changed
+        self._waiting = waiting
         self._runs: set[_Run] = set()
         self._shared: dict[Errand, _Run] = {}
         self._pages = asyncio.Semaphore(MOST_PAGES)
@@ -84,13 +87,16 @@ class Desk:
     def start(self, errand: Errand, asker: Asker) -> _Visit:
         """Run `errand`, or wait with those who ask for the same; `asker` is told later."""
         # What is never shared is not looked for: to compare it takes as long as its body is.
-        shared = errand.template in PAGES
-        run = self._shared.get(errand) if shared else None
+        page = PAGES.get(errand.template)
+        run = None
+        if page is not None:
+            errand = page.alike(errand)
+            run = self._shared.get(errand)
         if run is None:
             task = asyncio.get_running_loop().create_task(self._run(errand), name=errand.template)
             run = _Run(errand, task)
             self._runs.add(run)
-            if shared:
+            if page is not None:
                 self._shared[errand] = run
             task.add_done_callback(lambda _: self._over(run))
         run.askers.append(asker)
@@ -169,7 +175,7 @@ class Desk:
         finally:
             self._pages.release()
         # A page of many ranks takes long to read, and streams must not wait for it.
-        return await asyncio.to_thread(page.result, errand, heard)
+        return await asyncio.to_thread(page.result, errand, heard, self._waiting())
 
     async def _heard(
         self, errand: Errand, questions: tuple[Question, ...], within: Within

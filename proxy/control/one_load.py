@@ -17,27 +17,45 @@ Number: TypeAlias = int | float
 RANKS: Final[Mapping[UpstreamName, int]] = {UpstreamName.SPEC: 0, UpstreamName.BASE: 1}
 _PREFIXES: Final = {"speculative": "spec", "disaggregation": "disagg"}
 """How SGLang names sections in Prometheus's format."""
+_QUEUED: Final = ("num_waiting_reqs", "num_total_reqs", "total_waiting_reqs", "total_reqs")
+"""What counts requests that wait; all but the first of versions before 0.5.23."""
 
 
-def one_load(pages: Mapping[UpstreamName, Page], rank: int | None = None) -> dict[str, object]:
+def one_load(
+    pages: Mapping[UpstreamName, Page], rank: int | None = None, *, waiting: int = 0
+) -> dict[str, object]:
     """The pair's load by the pages of its servers, of which one may be missing.
 
-    `rank` leaves the others out, as SGLang does. Raises RecursionError where a page is nested too
-    deeply.
+    `rank` leaves the others out, as SGLang does. `waiting` are requests that wait before the
+    servers: they count as queued at base, where most of them will go, or at spec where that is
+    alone. Raises RecursionError where a page is nested too deeply.
     """
     whole = pages[UpstreamName.BASE if UpstreamName.BASE in pages else UpstreamName.SPEC]
+    there = [name for name in RANKS if name in pages and _ranks(pages[name])]
+    queue = UpstreamName.BASE if UpstreamName.BASE in there else UpstreamName.SPEC
     loads = [
-        one_rank(_ranks(pages[name]), number)
-        for name, number in RANKS.items()
-        if name in pages and rank in {None, number} and _ranks(pages[name])
+        _with_waiting(one_rank(_ranks(pages[name]), RANKS[name]), waiting if name is queue else 0)
+        for name in there
+        if rank in {None, RANKS[name]}
     ]
     made: dict[str, object] = {**whole, "loads": loads}
     if "dp_rank_count" in whole:  # of versions before 0.5.23, with their sums
         made["dp_rank_count"] = len(loads)
     sums = [each for page in pages.values() if isinstance(each := page.get("aggregate"), dict)]
     if sums and rank is None:
-        made["aggregate"] = _combined(sums, _rule_of_sums)
+        made["aggregate"] = _with_waiting(_combined(sums, _rule_of_sums), waiting)
     return made
+
+
+def _with_waiting(fields: dict[str, object], waiting: int) -> dict[str, object]:
+    """`fields` of a rank, or of sums, where as many requests more wait."""
+    more: dict[str, object] = {
+        name: value + waiting for name in _QUEUED if _is_number(value := fields.get(name))
+    }
+    queues = fields.get("queues")
+    if isinstance(queues, dict) and _is_number(queued := queues.get("waiting")):
+        more["queues"] = {**queues, "waiting": queued + waiting}
+    return {**fields, **more}
 
 
 def one_rank(ranks: Sequence[Page], number: int) -> dict[str, object]:

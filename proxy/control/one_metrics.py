@@ -135,14 +135,18 @@ class _Family:
     """As they are written."""
 
 
-def one_metrics(pages: Mapping[UpstreamName, str], notes: Iterable[str] = ()) -> str:
+def one_metrics(
+    pages: Mapping[UpstreamName, str], notes: Iterable[str] = (), *, waiting: int = 0
+) -> str:
     """The pair's page by the pages of its servers, of which one may be missing.
 
-    `notes` are sentences for who reads it; a scraper passes over them.
+    `notes` are sentences for who reads it; a scraper passes over them. `waiting` are requests that
+    wait before the servers, and count as queued.
     """
     families: dict[str, _Family] = {}
     for server, page in pages.items():
         _Reader(server, families).read(page)
+    _queue(waiting, families)
     lines = [f"# specswitch: {note}" for note in notes]
     for name, family in families.items():
         samples = [*_samples(name, family, families)]
@@ -150,6 +154,25 @@ def one_metrics(pages: Mapping[UpstreamName, str], notes: Iterable[str] = ()) ->
             lines += (f"# HELP {name} {family.help}", f"# TYPE {name} {family.kind}", *samples)
     lines += _cache_config(families)
     return "\n".join(lines) + "\n"
+
+
+def _queue(waiting: int, families: Mapping[str, _Family]) -> None:
+    """Add what waits to base's queue, where most of it will go, or to spec's where that is alone.
+
+    To its total: where SGLang schedules by priority the queue is divided by that, too, and the
+    total has none.
+    """
+    family = families.get(f"{_PREFIX}num_queue_reqs")
+    totals = [
+        series
+        for series in ([] if family is None else family.series.values())
+        if not dict(series.name.labels).get("priority")
+    ]
+    for server in (UpstreamName.BASE, UpstreamName.SPEC):
+        for series in totals:
+            if any(part.server is server for part in series.parts):
+                series.parts.append(_Part(server, "", waiting))
+                return
 
 
 class _Reader:

@@ -6,14 +6,15 @@ passes (it has no such page, or the query makes no sense to it), else there is n
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Final, Generic, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
 from proxy.control.engine import MAX_ANSWER_BYTES, MAX_METRICS_BYTES, Answer, Question
-from proxy.control.one_load import one_load, prometheus
+from proxy.control.one_load import RANKS, one_load, prometheus
 from proxy.control.one_metrics import METRICS_TYPE, one_metrics
 from proxy.control.one_server import one_server
 from proxy.core.errands import Errand, Reply, Result
@@ -27,6 +28,7 @@ Heard: TypeAlias = Mapping[UpstreamName, Answer | EngineError]
 
 ABSENT: Final = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED})
 JSON: Final = "application/json"
+_PROMETHEUS: Final = "prometheus"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +41,17 @@ class Page(Generic[T]):
     """Bytes of a server's answer."""
     query: Callable[[bytes], bytes]
     """What of the client's query the servers are asked with."""
+    matters: Callable[[bytes], bytes]
+    """What of it makes a difference, to the servers or here, in one way of writing it."""
     read: Callable[[bytes], T]
     """Raises ValueError or RecursionError where it is not what SGLang answers."""
-    made: Callable[[Errand, Mapping[UpstreamName, T], Mapping[UpstreamName, str]], Reply]
-    """The pair's, of those that were read and of what is to be said of each."""
+    made: Callable[[Errand, Mapping[UpstreamName, T], Mapping[UpstreamName, str], int], Reply]
+    """The pair's, of those that were read, of what is to be said of each, and of how many requests
+    wait here."""
+
+    def alike(self, errand: Errand) -> Errand:
+        """One that is answered as `errand` is, and the same for all that are."""
+        return replace(errand, template=self.paths[0], query=self.matters(errand.query))
 
     def questions(self, errand: Errand) -> tuple[Question, ...]:
         """What a server is asked, in turn, while it does not have it."""
@@ -51,8 +60,8 @@ class Page(Generic[T]):
             Question(method="GET", path=path, query=query, most=self.most) for path in self.paths
         )
 
-    def result(self, errand: Errand, heard: Heard) -> Result:
-        """What becomes of the servers' answers."""
+    def result(self, errand: Errand, heard: Heard, waiting: int) -> Result:
+        """What becomes of the servers' answers, while `waiting` requests wait here."""
         read: dict[UpstreamName, T] = {}
         said: dict[UpstreamName, str] = {}
         for name, answer in heard.items():
@@ -68,7 +77,7 @@ class Page(Generic[T]):
                     said[name] = "does not answer as SGLang does"
         if not read:
             return _none(heard, said)
-        return self.made(errand, read, said)
+        return self.made(errand, read, said, waiting)
 
 
 def _why(error: EngineError) -> str:
@@ -141,6 +150,24 @@ def _object(body: bytes) -> dict[str, object]:
     return value
 
 
+def _loads(body: bytes) -> dict[str, object]:
+    page = _object(body)
+    if not isinstance(page.get("loads"), list):
+        raise ValueError("no loads")  # noqa: TRY004 - the same
+    return page
+
+
+def _metrics_text(body: bytes) -> str:
+    """One with nothing on it is a page, too: of a server that has served nobody yet."""
+    page = body.decode()
+    if page.strip() and not _OF_METRICS.search(page):
+        raise ValueError("no metrics")
+    return page
+
+
+_OF_METRICS: Final = re.compile(r"^(?:# TYPE |# HELP |sglang:)", re.MULTILINE)
+
+
 def _no_query(_query: bytes) -> bytes:
     return b""
 
@@ -149,6 +176,7 @@ def _server(
     _errand: Errand,
     pages: Mapping[UpstreamName, dict[str, object]],
     said: Mapping[UpstreamName, str],
+    _waiting: int,
 ) -> Reply:
     body = json_body({**one_server(pages), "specswitch": said})
     return Reply(status=HTTPStatus.OK, content_type=JSON, body=body)
@@ -156,9 +184,26 @@ def _server(
 
 def _query_of_load(query: bytes) -> bytes:
     """Without what is ours: ranks are the pair's, and its format is made here."""
+    return _encoded(_theirs(_pairs(query)))
+
+
+def _what_matters_of_load(query: bytes) -> bytes:
     pairs = _pairs(query)
-    kept = [each for each in pairs if not _is_ours(*each)]
-    return urlencode(kept, encoding="latin-1").encode()
+    asked, kept = dict(pairs), _theirs(pairs)
+    rank = _rank(asked.get("dp_rank", ""))
+    if rank is not None:  # all that the pair does not have are alike
+        kept.append(("dp_rank", str(rank if rank in RANKS.values() else -1)))
+    if asked.get("format") == _PROMETHEUS:
+        kept.append(("format", _PROMETHEUS))
+    return _encoded(kept)
+
+
+def _theirs(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [each for each in pairs if not _is_ours(*each)]
+
+
+def _encoded(pairs: list[tuple[str, str]]) -> bytes:
+    return urlencode(pairs, encoding="latin-1").encode()
 
 
 def _is_ours(name: str, value: str) -> bool:
@@ -182,10 +227,11 @@ def _load(
     errand: Errand,
     pages: Mapping[UpstreamName, dict[str, object]],
     said: Mapping[UpstreamName, str],
+    waiting: int,
 ) -> Reply:
     asked = dict(_pairs(errand.query))
-    made = one_load(pages, _rank(asked.get("dp_rank", "")))
-    if asked.get("format") == "prometheus":
+    made = one_load(pages, _rank(asked.get("dp_rank", "")), waiting=waiting)
+    if asked.get("format") == _PROMETHEUS:
         loads = made["loads"]
         assert isinstance(loads, list)  # noqa: S101 - as it is made
         text = "".join(f"# specswitch: {note}\n" for note in _notes(said)) + prometheus(loads)
@@ -195,9 +241,12 @@ def _load(
 
 
 def _metrics(
-    _errand: Errand, pages: Mapping[UpstreamName, str], said: Mapping[UpstreamName, str]
+    _errand: Errand,
+    pages: Mapping[UpstreamName, str],
+    said: Mapping[UpstreamName, str],
+    waiting: int,
 ) -> Reply:
-    text = one_metrics(pages, _notes(said))
+    text = one_metrics(pages, _notes(said), waiting=waiting)
     return Reply(status=HTTPStatus.OK, content_type=METRICS_TYPE, body=text.encode())
 
 
@@ -206,12 +255,33 @@ def _notes(said: Mapping[UpstreamName, str]) -> list[str]:
 
 
 _SERVER: Final = Page(
-    ("/server_info", "/get_server_info"), MAX_ANSWER_BYTES, _no_query, _object, _server
+    paths=("/server_info", "/get_server_info"),
+    most=MAX_ANSWER_BYTES,
+    query=_no_query,
+    matters=_no_query,
+    read=_object,
+    made=_server,
+)
+_LOAD: Final = Page(
+    paths=("/v1/loads",),
+    most=MAX_ANSWER_BYTES,
+    query=_query_of_load,
+    matters=_what_matters_of_load,
+    read=_loads,
+    made=_load,
+)
+_METRICS: Final = Page(
+    paths=("/metrics",),
+    most=MAX_METRICS_BYTES,
+    query=_no_query,
+    matters=_no_query,
+    read=_metrics_text,
+    made=_metrics,
 )
 PAGES: Final[Mapping[str, Page[dict[str, object]] | Page[str]]] = {
     "/server_info": _SERVER,
     "/get_server_info": _SERVER,
-    "/v1/loads": Page(("/v1/loads",), MAX_ANSWER_BYTES, _query_of_load, _object, _load),
-    "/metrics": Page(("/metrics",), MAX_METRICS_BYTES, _no_query, bytes.decode, _metrics),
+    "/v1/loads": _LOAD,
+    "/metrics": _METRICS,
 }
 """By the route's template."""

@@ -153,6 +153,51 @@ async def test_metrics_that_are_switched_off() -> None:
         assert message == "/metrics is not served here; `listen.metrics` is off"
 
 
+NOT_THIS_PAGE = {
+    "/v1/loads": [b'{"detail":"not here"}', b'{"loads":null}', b'{"loads":{}}'],
+    "/metrics": [b"<html>\n login\n</html>", b'{"detail":"not here"}', b"a sglang:x 1\n", b"{}"],
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), [(path, body) for path, own in NOT_THIS_PAGE.items() for body in own]
+)
+async def test_a_page_of_another_kind(path: str, body: bytes) -> None:
+    """Somebody else's 200 is no page, and the server counts as missing."""
+    async with rig(listen__metrics=True) as it:
+        for upstream in (it.spec, it.base):
+            upstream.pages |= PAGES
+        it.spec.pages[path] = reply(body)
+        response = await ask(it, path)
+        assert (response.status, said(response)) == (
+            200,
+            {"spec": "does not answer as SGLang does"},
+        )
+        it.base.pages[path] = reply(body)
+        response = await ask(it, path)
+        assert (response.status, response.code) == (503, "no_upstream")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/metrics", b""),
+        ("/metrics", b"\n"),
+        ("/metrics", b"# TYPE python_info gauge\npython_info 1.0\n"),
+        ("/metrics", b"\r\nsglang:num_running_reqs 1\n"),
+        ("/v1/loads", b'{"loads":[]}'),
+    ],
+)
+async def test_a_page_with_little_on_it(path: str, body: bytes) -> None:
+    """A server that has served nobody yet has no figures, and is well."""
+    async with rig(listen__metrics=True) as it:
+        for upstream in (it.spec, it.base):
+            upstream.pages |= PAGES
+        it.spec.pages[path] = reply(body)
+        response = await ask(it, path)
+        assert (response.status, said(response)) == (200, {})
+
+
 NO_PAGES = {
     **{body.decode() or "nothing": body for body in (b"[]", b"null", b"", b"{", b'"a"')},
     "deeper than can be read": b"[" * 100_000,
@@ -388,6 +433,51 @@ async def test_different_questions_are_different() -> None:
         assert len(it.spec.requests) == 4
 
 
+@pytest.mark.parametrize(
+    ("path", "asks", "times"),
+    [
+        ("/server_info", ["", "?a=1", "?a=2"], 1),
+        ("/metrics", ["", "?a=1", "?name[]=sglang:num_running_reqs"], 1),
+        ("/v1/loads", ["", "?format=json", "?format=prometheus&format=json"], 1),
+        ("/v1/loads", [f"?dp_rank={rank}" for rank in (2, 3, -1, 99, "0000003")], 1),
+        ("/v1/loads", ["?include=core", "?include=%63ore", "?format=a&include=core"], 1),
+        ("/v1/loads", ["", "?dp_rank=0", "?dp_rank=1", "?dp_rank=2", "?format=prometheus"], 5),
+    ],
+)
+async def test_what_makes_no_difference_makes_no_other_question(
+    path: str, asks: list[str], times: int
+) -> None:
+    """Or whoever makes up queries would cost the engines an answer for each."""
+    async with unprobed(listen__metrics=True) as it:
+        gate = asyncio.Event()
+        await held(it, path, gate)
+        clients = []
+        for query in asks:
+            clients.append(await it.client())
+            clients[-1].send(get(path + query))
+        await until(lambda: it.app.front.open_requests == len(asks), "all are here")
+        gate.set()
+        for client in clients:
+            assert (await client.response()).status == 200
+        assert len(it.spec.requests) == len(it.base.requests) == times
+
+
+async def test_both_names_of_a_page_are_one_question() -> None:
+    """Its older name is answered with the same."""
+    async with unprobed() as it:
+        gate = asyncio.Event()
+        await held(it, "/server_info", gate)
+        clients = []
+        for path in ("/server_info", "/get_server_info"):
+            clients.append(await it.client())
+            clients[-1].send(get(path))
+        await until(lambda: it.app.front.open_requests == 2, "both are here")
+        gate.set()
+        for client in clients:
+            assert (await client.response()).status == 200
+        assert len(it.spec.requests) == len(it.base.requests) == 1
+
+
 async def test_many_questions_wait_in_turn() -> None:
     """However many different ones there are, an engine answers a few at one time."""
     async with unprobed() as it:
@@ -540,6 +630,35 @@ async def test_a_load_in_prometheus_format() -> None:
             "# TYPE sglang_num_running_reqs gauge\n"
             'sglang_num_running_reqs{dp_rank="0"} 3\nsglang_num_running_reqs{dp_rank="1"} 3\n'
         )
+
+
+# What waits here -------------------------------------------------------------------------------
+
+
+async def test_what_waits_here_waits_at_the_pair() -> None:
+    """Requests, not sequences, as SGLang counts: where else would a router see that it is full?"""
+    metrics = b"# TYPE sglang:num_queue_reqs gauge\nsglang:num_queue_reqs %d\n"
+    load = b'{"loads":[{"num_waiting_reqs":%d}]}'
+    async with rig(listen__metrics=True, limits__max_in_flight=2, policy__control="base") as it:
+        for number, upstream in enumerate((it.spec, it.base), start=1):
+            upstream.pages |= {
+                "/metrics": reply(metrics % number, content_type=METRICS),
+                "/v1/loads": reply(load % number),
+            }
+        gate = asyncio.Event()
+        it.base.always(Gate(gate), Send(reply(b"{}")))
+        clients = []
+        for _ in range(11):
+            clients.append(await it.client())
+            clients[-1].send(post("/generate", {"text": "a", "sampling_params": {"n": 2}}))
+        await until(lambda: len(it.app.dispatcher.room) == 10, "ten wait")
+        assert b"\nsglang:num_queue_reqs 13.0\n" in (await ask(it, "/metrics")).body
+        loads = told(await ask(it, "/v1/loads"))["loads"]
+        assert [each["num_waiting_reqs"] for each in loads] == [1, 12]
+        gate.set()
+        for client in clients:
+            assert (await client.response()).status == 200
+        assert b"\nsglang:num_queue_reqs 3.0\n" in (await ask(it, "/metrics")).body
 
 
 # On a pair that works --------------------------------------------------------------------------

@@ -153,7 +153,7 @@ def test_every_word_of_a_missing_server_is_explained() -> None:
     said = set()
     for outcome in outcomes:
         heard: Heard = {UpstreamName.SPEC: outcome, UpstreamName.BASE: outcomes[0]}
-        made = page.result(errand, heard)
+        made = page.result(errand, heard, 0)
         assert isinstance(made, Reply)
         said.add(json.loads(made.body)["specswitch"]["spec"])
     words = re.findall(r"^- `([^`]+)`", section(PATHS, "Pair"), re.MULTILINE)

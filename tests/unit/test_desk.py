@@ -31,7 +31,7 @@ def desk(page: float = 1.0) -> Desk:
     """In front of two servers that are not there."""
     reaches = dict.fromkeys(UpstreamName, NOBODY)
     patience = Patience(connect=1.0, page=page, administration=1.0)
-    return Desk(lambda: reaches, lambda: patience, lambda: None)
+    return Desk(lambda: reaches, lambda: patience, lambda: None, lambda: 0)
 
 
 async def test_who_comes_after_the_last_has_left_is_told() -> None:

@@ -55,6 +55,61 @@ def test_odd_loads_are_none(loads: object) -> None:
     assert made["loads"] == [{"a": 2, "dp_rank": 0}]
 
 
+def waiting_at(made: dict[str, object]) -> list[tuple[object, object]]:
+    """Each rank, and how many wait there."""
+    loads = made["loads"]
+    assert isinstance(loads, list)
+    return [(each["dp_rank"], each.get("num_waiting_reqs")) for each in loads]
+
+
+@pytest.mark.parametrize(
+    ("names", "rank", "found"),
+    [
+        ((SPEC, BASE), None, [(0, 1), (1, 12)]),
+        ((SPEC, BASE), 1, [(1, 12)]),
+        ((SPEC, BASE), 0, [(0, 1)]),
+        ((SPEC,), None, [(0, 11)]),
+        ((BASE,), None, [(1, 12)]),
+    ],
+)
+def test_what_waits_before_the_servers_waits_at_base(
+    names: tuple[UpstreamName, ...], rank: int | None, found: list[tuple[int, int]]
+) -> None:
+    """Or at spec where it is alone."""
+    waiting = {SPEC: 1, BASE: 2}
+    pages = {name: page({"num_waiting_reqs": waiting[name]}) for name in names}
+    assert waiting_at(one_load(pages, rank, waiting=10)) == found
+
+
+def test_what_waits_is_in_every_figure_of_it() -> None:
+    """And in none that is not there, since it was not asked for; a server's page is left as is."""
+    rank = {"num_total_reqs": 5, "queues": {"waiting": 2, "paused": 1}, "num_running_reqs": 3}
+    sums = {"total_waiting_reqs": 2, "total_reqs": 5, "total_running_reqs": 3}
+    base = page(dict(rank), aggregate=sums)
+    made = one_load({BASE: base, SPEC: page({"num_waiting_reqs": None})}, waiting=10)
+    assert made["loads"] == [
+        {"dp_rank": 0, "num_waiting_reqs": None},
+        {
+            "dp_rank": 1,
+            "num_total_reqs": 15,
+            "queues": {"waiting": 12, "paused": 1},
+            "num_running_reqs": 3,
+        },
+    ]
+    assert made["aggregate"] == {
+        "total_waiting_reqs": 12,
+        "total_reqs": 15,
+        "total_running_reqs": 3,
+    }
+    assert base["loads"] == [rank]
+
+
+def test_what_waits_goes_to_spec_where_base_has_no_rank() -> None:
+    """It must not be lost."""
+    pages = {SPEC: page({"num_waiting_reqs": 1}), BASE: page()}
+    assert waiting_at(one_load(pages, waiting=10)) == [(0, 11)]
+
+
 def test_ranks_of_one_server_become_one() -> None:
     """Each figure by its rule."""
     first: dict[str, object] = {

@@ -85,6 +85,32 @@ def test_a_pair_is_as_full_as_the_fuller_of_its_servers(name: str) -> None:
     ]
 
 
+def queue(page: str) -> list[str]:
+    """The samples of the queue."""
+    return [line.removeprefix("sglang:num_queue_reqs") for line in lines(page) if "queue" in line]
+
+
+def test_what_waits_before_the_servers_is_queued() -> None:
+    """The pair's queue is at its door: at base there is none while specswitch holds it back."""
+    spec, base = gauge("num_queue_reqs", 1), gauge("num_queue_reqs", 2)
+    assert queue(one_metrics({SPEC: spec, BASE: base}, waiting=10)) == [f"{KEPT} 13.0"]
+    assert queue(one_metrics({SPEC: spec}, waiting=10)) == [f"{KEPT} 11.0"]
+    assert queue(one_metrics({SPEC: spec, BASE: ""}, waiting=10)) == [f"{KEPT} 11.0"]
+    assert one_metrics({BASE: gauge("num_running_reqs", 1)}, waiting=10).count("queue") == 0
+
+
+def test_what_waits_is_in_the_total_of_base() -> None:
+    """Not in a queue of one priority, nor once more in spec's where that is another series."""
+    name = "sglang:num_queue_reqs"
+    base = f'# TYPE {name} gauge\n{name}{{priority="2"}} 2\n{name}{{priority=""}} 3\n'
+    spec = f'# TYPE {name} gauge\n{name}{{model_name="other"}} 1\n'
+    assert queue(one_metrics({SPEC: spec, BASE: base}, waiting=10)) == [
+        '{model_name="other"} 1.0',
+        '{priority="2"} 2.0',
+        '{priority=""} 13.0',
+    ]
+
+
 def test_hits_are_weighed_by_what_runs() -> None:
     """The rate of a server that does nothing is that of some time ago."""
     spec = gauge("num_running_reqs", 3) + gauge("cache_hit_rate", 0.5)
