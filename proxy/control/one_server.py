@@ -30,7 +30,8 @@ def one_server(pages: Mapping[UpstreamName, dict[str, object]]) -> dict[str, obj
     states, theirs = base.get("internal_states"), spec.get("internal_states")
     if isinstance(states, list) and isinstance(theirs, list):
         made["internal_states"] = _states(states, theirs)
-    return redacted(made, spec, base)
+    # What is not passed on of spec's page says which texts are secrets, too.
+    return redacted(made, (spec, base))
 
 
 def _of_speculation(page: Mapping[str, object]) -> dict[str, object]:

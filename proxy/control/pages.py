@@ -191,7 +191,7 @@ def _what_matters_of_load(query: bytes) -> bytes:
     pairs = _pairs(query)
     asked, kept = dict(pairs), _theirs(pairs)
     rank = _rank(asked.get("dp_rank", ""))
-    if rank is not None:
+    if rank is not None:  # all that the pair does not have are alike
         kept.append(("dp_rank", str(rank if rank in RANKS.values() else -1)))
     if asked.get("format") == _PROMETHEUS:
         kept.append(("format", _PROMETHEUS))

@@ -1,27 +1,24 @@
 """A server's account of itself without what nobody else may know.
 
-SGLang's `/server_info` holds its arguments two times and more, keys included, and its command line;
-some of its arguments are JSON in a text, and some are URLs.
+SGLang's `/server_info` holds its arguments two times and more, keys included, and its command line.
+Some arguments are JSON within a text, and some are addresses.
 """
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 
+_SECRETS: Final = ("password", "passphrase", "secret", "credential", "bearer", "authorization")
 _SECRET_ENDS: Final = (
-    *("_key", "_password", "_passphrase", "_token", "_secret", "_authorization"),
-    *("_credential", "_credentials", "_bearer"),
-    *("_keys", "_passwords", "_secrets"),  # not `_tokens`, which SGLang counts under many names
+    *("_key", "_keys", "_token"),  # not `_tokens`, which SGLang counts under many names
+    *(f"_{each}{end}" for each in _SECRETS for end in ("", "s")),
     *("apikey", "apikeys"),
 )
 _SECRET_NAMES: Final = frozenset(
-    {
-        *("key", "password", "passphrase", "token", "secret", "authorization"),
-        *("credential", "credentials", "bearer", "launch_command"),
-    }
+    {"key", "token", *_SECRETS, "secrets", "passwords", "credentials", "launch_command"}
 )
 _NO_SECRET_ENDS: Final = ("_first_token", "_per_token")
 """Of times and counts, as SGLang has them: `bucket_time_to_first_token`."""
@@ -30,6 +27,12 @@ _WORD_BEGINS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z
 _REMOVED: Final = "[removed]"
 _LEAST: Final = 8
 """Characters; a shorter text (`</s>` is a token, too) would be found in what is no secret."""
+_FLAG: Final = re.compile(
+    r"""(?<![\w-])--([A-Za-z][\w-]*)(=|\s+|["'],?\s+)((?!--)(?:"[^"]*"|'[^']*'|\S+))"""
+)
+"""An argument and its value, within a text: a command line, or a list of arguments as it prints."""
+_USER: Final = re.compile(r"://[^/?#\s]*@")
+"""Who is told to an address, and with which password."""
 
 _NAME: Final = re.compile(r"[A-Za-z][\w-]*")
 _OPTION: Final = re.compile(r"(--([A-Za-z][\w-]*)(?:=|\s+))(\"[^\"]*\"|'[^']*'|\S+)")
@@ -37,17 +40,16 @@ _OPTION: Final = re.compile(r"(--([A-Za-z][\w-]*)(?:=|\s+))(\"[^\"]*\"|'[^']*'|\
 _USERINFO: Final = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]*://)[^\s/?#@]*@")
 """What stands before the host of a URL."""
 
-
-def redacted(page: dict[str, object], *also: Mapping[str, object]) -> dict[str, object]:
-    """`page` without secrets, at any depth, in lists and in JSON within a text, too.
+def redacted(page: dict[str, object], others: Iterable[object] = ()) -> dict[str, object]:
+    """`page` without secrets, at any depth: in lists, and in texts that are JSON, too.
 
     What is called a key, a password, a token or a secret is left out, however its name is spelt
-    (`x-api-key`, `apiKey`), and so is the value of such an option in a command line, and what a URL
-    has before its host. A text elsewhere that holds the value of one, of `page` or of `also`, is
-    replaced: a header, say. Raises RecursionError where a page is nested too deeply.
+    (`x-api-key`, `apiKey`); so is the argument of a flag that is called so, and the user of an
+    address. A text elsewhere that holds the value of one is replaced: a header, say; also of one
+    that stands on the pages `others`. Raises RecursionError where a page is nested too deeply.
     """
-    secrets = frozenset(_secrets((page, *also)))
-    return {name: _clean(value, secrets) for name, value in page.items() if not _is_secret(name)}
+    secrets = frozenset(each for one in (page, *others) for each in _secrets(one, secret=False))
+    return _clean_object(page, secrets)
 
 
 @lru_cache(maxsize=4096)  # a page has some 600 names, and the same ones each time
@@ -71,63 +73,90 @@ def _called_secret(value: object, *, secret: bool) -> Iterator[str]:
             yield from _called_secret(inner, secret=secret or _is_secret(name))
     elif isinstance(value, list):
         for inner in value:
-            yield from _called_secret(inner, secret=secret)
-        for option, inner in pairwise(value):
-            if isinstance(inner, str) and _is_secret_option(option):
-                yield inner
+            yield from _secrets(inner, secret=secret)
     elif isinstance(value, str):
-        yield from _in_text(value, secret=secret)
+        if secret and len(value) >= _LEAST:
+            yield value
+        yield from _secrets_within(value, secret=secret)
 
 
-def _in_text(text: str, *, secret: bool) -> Iterator[str]:
-    if secret:
-        yield text
-    inner = _within(text)
-    if inner is not None:
-        yield from _called_secret(inner, secret=secret)
-    for option in _OPTION.finditer(text):
-        if _is_secret(option[2]):
-            yield option[3].strip("\"'")
+def _secrets_within(text: str, *, secret: bool) -> Iterator[str]:
+    try:
+        yield from _secrets(_json(text), secret=secret)
+    except RecursionError:  # then all of it is left out
+        return
 
 
-def _is_secret_option(value: object) -> bool:
-    """Whether this element of a command line says that the next one is a secret."""
-    return isinstance(value, str) and value.startswith("--") and _is_secret(value[2:])
+def _json(text: str) -> object:
+    """The object or the list that a text is; None where it is none.
 
-
-def _within(text: str) -> object:
-    """What a text of JSON holds; None where it is none, or nothing that names anything."""
-    if not text.startswith(("{", "[")):
+    Raises RecursionError where it is nested too deeply.
+    """
+    if not text.lstrip().startswith(("{", "[")):
         return None
     try:
-        inner: object = json.loads(text)
-    except (ValueError, RecursionError):
+        value: object = json.loads(text)
+    except ValueError:
         return None
-    return inner
+    return value
 
 
 def _clean(value: object, secrets: frozenset[str]) -> object:
     if isinstance(value, dict):
-        return {
-            name: _clean(inner, secrets) for name, inner in value.items() if not _is_secret(name)
-        }
+        return _clean_object(value, secrets)
     if isinstance(value, list):
-        told = [None, *value]
         return [
-            _REMOVED if _is_secret_option(before) else _clean(inner, secrets)
-            for before, inner in pairwise(told)
+            _REMOVED if _is_argument(value, number) else _clean(_without_argument(inner), secrets)
+            for number, inner in enumerate(value)
         ]
     return _clean_text(value, secrets) if isinstance(value, str) else value
 
 
+def _clean_object(page: dict[str, object], secrets: frozenset[str]) -> dict[str, object]:
+    return {
+        name: _clean(value, secrets)
+        for name, value in page.items()
+        if not (_is_secret(name) or _holds(name, secrets))
+    }
+
+
+def _holds(text: str, secrets: frozenset[str]) -> bool:
+    return any(hidden in text for hidden in secrets)
+
+
+def _is_argument(values: list[object], number: int) -> bool:
+    """Whether it is the value of a flag that stands before it, and a secret by that."""
+    flag, value = values[number - 1] if number else None, values[number]
+    if not isinstance(flag, str) or not flag.startswith("-"):
+        return False
+    if isinstance(value, str) and value.startswith("--"):
+        return False  # the next flag: this one has no value
+    return _is_secret(flag.lstrip("-"))
+
+
+def _without_argument(value: object) -> object:
+    """A flag alone, where it carries its value, which is a secret and may have spaces."""
+    if isinstance(value, str) and value.startswith("-"):
+        flag, carries, _ = value.partition("=")
+        if carries and _is_secret(flag.lstrip("-")):
+            return f"{flag}={_REMOVED}"
+    return value
+
+
 def _clean_text(text: str, secrets: frozenset[str]) -> str:
-    inner = _within(text)
-    if inner is not None:
-        cleaned = _clean(inner, secrets)
-        return text if cleaned == inner else json.dumps(cleaned)
-    if any(hidden in text for hidden in secrets):
+    try:
+        inner = _json(text)
+        left = _clean(inner, secrets)
+        unchanged = left == inner
+    except RecursionError:
         return _REMOVED
-    if text.startswith("{") and any(map(_is_secret, _NAME.findall(text))):
-        return _REMOVED  # what cannot be read may be Python's way to write the same
-    without = _OPTION.sub(lambda o: f"{o[1]}{_REMOVED}" if _is_secret(o[2]) else o[0], text)
-    return _USERINFO.sub(r"\1", without)
+    if not unchanged:
+        text = json.dumps(left, ensure_ascii=False)
+    if _holds(text, secrets):
+        return _REMOVED
+    return text if inner is not None else _FLAG.sub(_shown, _USER.sub(f"://{_REMOVED}@", text))
+
+
+def _shown(argument: re.Match[str]) -> str:
+    name, between, value = argument.groups()
+    return f"--{name}{between}{_REMOVED if _is_secret(name) else value}"

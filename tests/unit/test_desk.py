@@ -31,7 +31,7 @@ class Asker:
 def desk(page: float = 1.0, administration: float = 1.0) -> Desk:
     """In front of two servers that are not there."""
     reaches = dict.fromkeys(UpstreamName, NOBODY)
-    patience = Patience(connect=1.0, page=page, administration=administration)
+    patience = Patience(connect=1.0, page=page, administration=1.0)
     return Desk(lambda: reaches, lambda: patience, lambda: None, lambda: 0)
 
 

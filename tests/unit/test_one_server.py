@@ -54,6 +54,14 @@ def test_it_is_base_with_what_spec_says_of_speculation() -> None:
     }
 
 
+def test_a_secret_of_one_is_none_of_the_other() -> None:
+    """Neither where spec's field is not passed on, nor where base's stands in its place."""
+    spec = {**SPEC_PAGE, "speculative_note": "of sk-secret-of-base", "internal_states": []}
+    base = {**BASE_PAGE, "note": "as sk-secret-of-spec", "internal_states": []}
+    made = one_server({SPEC: spec, BASE: base})
+    assert (made["note"], made["speculative_note"]) == ("[removed]", "[removed]")
+
+
 @pytest.mark.parametrize(("name", "page"), [(SPEC, SPEC_PAGE), (BASE, BASE_PAGE)])
 def test_one_alone_is_itself_without_secrets(name: UpstreamName, page: dict[str, object]) -> None:
     """Nothing of the other is made up."""

@@ -1,5 +1,7 @@
 """What is left out of a server's account of itself."""
 
+import json
+
 import pytest
 
 from proxy.control.redact import redacted
@@ -33,10 +35,14 @@ from proxy.control.redact import redacted
         "db_passwords",
         "Proxy-Authorization",
         "launchCommand",
+        "passphrase",
         "ssl_key_passphrase",
+        "credential",
+        "awsCredentials",
         "credentials",
-        "aws-credential",
         "bearer",
+        "auth-bearer",
+        "proxy_authorizations",
     ],
 )
 def test_what_is_called_a_secret_is_left_out(name: str) -> None:
@@ -69,6 +75,9 @@ def test_what_is_called_a_secret_is_left_out(name: str) -> None:
         "monkey",
         "Monkey-Business",
         "secretary",
+        "credentials_file",
+        "bearer_format",
+        "credentialed",
     ],
 )
 def test_what_only_sounds_like_one_stays(name: str) -> None:
@@ -137,58 +146,102 @@ def test_short_ones_are_not_looked_for() -> None:
     assert redacted(page) == {"a": "</s> 1234567"}
 
 
-def test_json_within_a_text_is_looked_into() -> None:
-    """As some of SGLang's arguments are; what names no secret stays as it was written."""
+def test_secrets_within_json_within_a_text() -> None:
+    """However often it is wrapped; what is left is JSON again."""
+    inner = json.dumps({"password": "pw", "host": "h", "url": "http://u:pw@h/"})
     page: dict[str, object] = {
-        "model_loader_extra_config": '{"aws_secret_key": "AKIAXXXXXXXX", "threads": 8}',
-        "hicache_storage_backend_extra_config": '[{"password": "p"}, {"a": NaN}]',
-        "json_model_override_args": '{"a":  [1]}',
-        "odd": "{'password': 'p'}",
-        "deep": "[" * 100_000,
-        "text": "[removed by nobody]",
-        "elsewhere": "uses AKIAXXXXXXXX",
+        "model_loader_extra_config": '{"aws_secret_access_key": "AKIA", "token": "hf", "a": [1.5]}',
+        "wrapped": json.dumps({"inner": inner}),
+        "argv": ' [["--api-key", "short7"], ["--admin-api-key=short7"], {"api_key": "x"}]',
     }
     assert redacted(page) == {
-        "model_loader_extra_config": '{"threads": 8}',
-        "hicache_storage_backend_extra_config": '[{}, {"a": NaN}]',
-        "json_model_override_args": '{"a":  [1]}',
-        "odd": "[removed]",
-        "deep": "[" * 100_000,
-        "text": "[removed by nobody]",
-        "elsewhere": "[removed]",
+        "model_loader_extra_config": '{"a": [1.5]}',
+        "wrapped": json.dumps({"inner": json.dumps({"host": "h", "url": "http://[removed]@h/"})}),
+        "argv": '[["--api-key", "[removed]"], ["--admin-api-key=[removed]"], {}]',
     }
 
 
-def test_options_of_a_command_line_are_removed_however_short() -> None:
-    """In a list and in one text, with a blank or an equals sign."""
+@pytest.mark.parametrize(
+    "text",
+    ["{}", "[]", "{", '{"a":1,  "b":NaN}', '["a"]', "{% if a %}{{ b }}", "{'a': 1}", "[1]x", " "],
+)
+def test_a_text_without_secrets_stays_as_it_is(text: str) -> None:
+    """To the letter, whether it is JSON or only looks like it."""
+    assert redacted({"a": text, "b": [text]}) == {"a": text, "b": [text]}
+
+
+def test_a_secret_within_json_is_looked_for_elsewhere() -> None:
+    """Also where JSON has other letters for it, and where it is a name."""
+    secret = 'sk-"secret"-\u00e9'
     page: dict[str, object] = {
-        "argv": ["serve", "--api-key", "short7", "--admin-api-key=x", "--port", "1"],
-        "command": "serve --api-key short7 --admin-api-key='a b' --port 1",
-        "long": ["--api-key", "long-enough"],
-        "elsewhere": "a long-enough b",
+        "config": json.dumps({"token": secret}),
+        "note": f"Bearer {secret}",
+        "more": json.dumps({"header": [secret]}),
+        "named": json.dumps({secret.replace('"', ""): 1}),
+        "api_key": secret.replace('"', ""),
     }
     assert redacted(page) == {
-        "argv": ["serve", "--api-key", "[removed]", "--admin-api-key=[removed]", "--port", "1"],
-        "command": "serve --api-key [removed] --admin-api-key=[removed] --port 1",
-        "long": ["--api-key", "[removed]"],
-        "elsewhere": "[removed]",
+        "config": "{}",
+        "note": "[removed]",
+        "more": '{"header": ["[removed]"]}',
+        "named": "{}",
     }
 
 
-def test_a_url_loses_what_stands_before_its_host() -> None:
-    """User and password; an address of mail is none."""
-    page: dict[str, object] = {
-        "otlp": "http://u:pw@h:1/a?b@c",
-        "mail": "a@b.c",
-        "url": "http://h/@",
-    }
-    assert redacted(page) == {"otlp": "http://h:1/a?b@c", "mail": "a@b.c", "url": "http://h/@"}
+@pytest.mark.parametrize("levels", [600, 100_000])
+def test_json_that_is_too_deep_is_left_out(levels: int) -> None:
+    """It cannot be looked through, and the rest of the page is none the worse."""
+    deep = '{"a":' * levels + '{"token":"abc"}' + "}" * levels
+    assert redacted({"deep": deep, "b": 1}) == {"deep": "[removed]", "b": 1}
 
 
-def test_secrets_of_another_page_are_replaced_too() -> None:
-    """Of two servers one account is made."""
-    other = {"api_key": "the-other-key"}
-    assert redacted({"a": "x the-other-key"}, other) == {"a": "[removed]"}
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("http://u:pw@h:1/a", "http://[removed]@h:1/a"),
+        ("redis://:p@w@h", "redis://[removed]@h"),
+        ("https://token@h?a=b@c", "https://[removed]@h?a=b@c"),
+        ("a http://u:p@h, b http://v:q@i", "a http://[removed]@h, b http://[removed]@i"),
+        ("http://h/a@b", "http://h/a@b"),
+        ("http://h?a@b", "http://h?a@b"),
+        ("http://h a@b", "http://h a@b"),
+        ("a@b", "a@b"),
+    ],
+)
+def test_the_user_of_an_address_is_left_out(text: str, left: str) -> None:
+    """Wherever it stands."""
+    assert redacted({"endpoint": text, "a": [text]}) == {"endpoint": left, "a": [left]}
+
+
+@pytest.mark.parametrize(
+    ("given", "left"),
+    [
+        (["--api-key", "short7", "--port", "1"], ["--api-key", "[removed]", "--port", "1"]),
+        (["--api-key=short7", "--port=1"], ["--api-key=[removed]", "--port=1"]),
+        (["--api_key=two words"], ["--api_key=[removed]"]),
+        (["--hf-token", "--port", "1"], ["--hf-token", "--port", "1"]),
+        (["--ssl-keyfile-password", 7], ["--ssl-keyfile-password", "[removed]"]),
+        (["api-key", "short7"], ["api-key", "short7"]),
+        (["--tokenizer-path", "m"], ["--tokenizer-path", "m"]),
+        ("serve --api-key short7 --port 1", "serve --api-key [removed] --port 1"),
+        ("--api-key=short7 --port=1", "--api-key=[removed] --port=1"),
+        ("--api-key 'two words' -a", "--api-key [removed] -a"),
+        ("--a b --api-key", "--a b --api-key"),
+        ("--api-key --port 1", "--api-key --port 1"),
+        ("['--api-key', 'short7', '--port']", "['--api-key', [removed], '--port']"),
+        ("x--api-key y", "x--api-key y"),
+    ],
+)
+def test_the_argument_of_a_secret_flag_is_left_out(given: object, left: object) -> None:
+    """However short it is: what it is is known from where it stands."""
+    assert redacted({"argv": given}) == {"argv": left}
+
+
+def test_secrets_of_other_pages_are_looked_for() -> None:
+    """What is not shown of them may be shown of this one."""
+    others: list[object] = [{"a": [{"api_key": "sk-secret-1"}]}, {"b": '{"token": "sk-secret-2"}'}]
+    page: dict[str, object] = {"a": "Bearer sk-secret-1", "b": ["sk-secret-2"], "c": 1}
+    assert redacted(page, others) == {"a": "[removed]", "b": ["[removed]"], "c": 1}
 
 
 def test_too_deep_is_an_error() -> None:
