@@ -8,7 +8,6 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from itertools import pairwise
 from typing import Final
 
 _SECRETS: Final = ("password", "passphrase", "secret", "credential", "bearer", "authorization")
@@ -34,11 +33,6 @@ _FLAG: Final = re.compile(
 _USER: Final = re.compile(r"://[^/?#\s]*@")
 """Who is told to an address, and with which password."""
 
-_NAME: Final = re.compile(r"[A-Za-z][\w-]*")
-_OPTION: Final = re.compile(r"(--([A-Za-z][\w-]*)(?:=|\s+))(\"[^\"]*\"|'[^']*'|\S+)")
-"""An option of a command line with its value, in one text."""
-_USERINFO: Final = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]*://)[^\s/?#@]*@")
-"""What stands before the host of a URL."""
 
 def redacted(page: dict[str, object], others: Iterable[object] = ()) -> dict[str, object]:
     """`page` without secrets, at any depth: in lists, and in texts that are JSON, too.
@@ -60,17 +54,11 @@ def _is_secret(name: str) -> bool:
     return words in _SECRET_NAMES or words.endswith(_SECRET_ENDS)
 
 
-def _secrets(pages: Iterable[object]) -> Iterator[str]:
-    """The texts that stand where a secret is called one, if they are long enough to be known."""
-    return (
-        each for page in pages for each in _called_secret(page, secret=False) if len(each) >= _LEAST
-    )
-
-
-def _called_secret(value: object, *, secret: bool) -> Iterator[str]:
+def _secrets(value: object, *, secret: bool) -> Iterator[str]:
+    """The texts that stand where a secret is called one."""
     if isinstance(value, dict):
         for name, inner in value.items():
-            yield from _called_secret(inner, secret=secret or _is_secret(name))
+            yield from _secrets(inner, secret=secret or _is_secret(name))
     elif isinstance(value, list):
         for inner in value:
             yield from _secrets(inner, secret=secret)

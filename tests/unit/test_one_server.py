@@ -71,12 +71,6 @@ def test_one_alone_is_itself_without_secrets(name: UpstreamName, page: dict[str,
     assert "secret" not in str(made)
 
 
-def test_a_key_of_spec_is_known_in_what_spec_says() -> None:
-    """It is no part of the account, and what holds it must not be, either."""
-    spec: dict[str, object] = {"api_key": "key-of-spec", "speculative_url": "at key-of-spec"}
-    assert one_server({SPEC: spec, BASE: BASE_PAGE})["speculative_url"] == "[removed]"
-
-
 @pytest.mark.parametrize("odd", [None, "a", [], {"a": 1}, [None]])
 def test_odd_states_are_left_as_they_are(odd: object) -> None:
     """A server may say anything."""
