@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed-$(shell cat requirements/dev.lock pyproject.toml 2>/
 TOOLS := $(VENV)/.tools-$(shell cat requirements/dev.lock requirements/deploy.lock pyproject.toml 2>/dev/null | cksum | cut -d' ' -f1)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick check lint types imports test engines engines-setup clients clients-setup deploy scale fuzz soak wheel compiler compiled test-compiled bench bench-smoke format lock clean
+.PHONY: help setup demo quick check lint types imports test engines engines-setup clients clients-setup deploy scale fuzz soak wheel compiler compiled test-compiled test-wired test-rest wheel-wired wheel-rest bench bench-smoke format lock clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -50,9 +50,23 @@ QUICK := tests/unit tests/properties tests/docs tests/faults/test_endings.py tes
 quick: lint types imports  ## what needs no engine and no patience: pure tests, and some over sockets
 	$(BIN)/python -m pytest -q -m "not slow and $(PLAIN)" $(QUICK)
 
+# Two halves at a time, each with a core of its own: what speaks over sockets, and all the rest.
+WIRED := tests/conformance tests/faults tests/soak
+REST := $(addprefix --ignore=,$(WIRED) tests/simulation) tests
+COVERED := $(BIN)/python -m pytest -q -m "$(PLAIN)" --cov --cov-fail-under=0 --cov-report=
+
 test: $(TOOLS)  ## all tests but those on real engines, with the coverage gate
-	$(BIN)/python -m pytest -q -m "$(PLAIN)" --ignore=tests/simulation --cov --cov-report=term
-	$(BIN)/python -m pytest -q tests/simulation  # nothing but arithmetic, which tracing makes twice as long
+	rm -f .coverage .coverage.*
+	$(MAKE) --no-print-directory -j2 test-wired test-rest
+	$(BIN)/python -m coverage combine -q
+	$(BIN)/python -m coverage report
+
+test-wired: $(TOOLS)
+	COVERAGE_FILE=.coverage.wired $(COVERED) $(WIRED)
+
+test-rest: $(TOOLS)
+	COVERAGE_FILE=.coverage.rest $(COVERED) $(REST)
+	$(BIN)/python -m pytest -q tests/simulation  # arithmetic alone, which tracing makes twice as long
 
 engines-setup: $(STAMP)  ## the environment and the tiny models of the real SGLang pair
 	$(BIN)/python -m tests.engines.setup
@@ -96,8 +110,15 @@ compiled: compiler  ## the wheel with its hot modules compiled, in .compiled; ne
 ON_WHEEL := PYTHONSAFEPATH=1 PYTHONPATH=$(CURDIR)/.compiled/site:$(CURDIR) $(BIN)/python -m pytest -q --compiled -o pythonpath=
 
 test-compiled: compiled  ## the faster tests once more, on the compiled wheel; and a soak, a fuzz, real processes
-	$(ON_WHEEL) -m "not slow and $(PLAIN)" tests/unit tests/properties tests/conformance tests/faults
-	$(ON_WHEEL) tests/soak tests/fuzz tests/conformance/test_serve_process.py
+	$(MAKE) --no-print-directory -j2 wheel-wired wheel-rest
+
+wheel-wired:
+	$(ON_WHEEL) -m "not slow and $(PLAIN)" tests/conformance tests/faults
+	$(ON_WHEEL) tests/soak tests/conformance/test_serve_process.py
+
+wheel-rest:
+	$(ON_WHEEL) -m "not slow and $(PLAIN)" tests/unit tests/properties
+	$(ON_WHEEL) tests/fuzz
 
 bench: compiled  ## specswitch beside its peers: every work, two and a half hours
 	$(BIN)/python -m bench.speed
@@ -116,4 +137,4 @@ lock: $(STAMP)  ## choose dependencies anew (with the cooldown of pyproject.toml
 	$(LOCK) --constraint requirements/dev.lock requirements/image.in -o requirements/image.lock
 
 clean:  ## remove what make made
-	rm -rf $(VENV) .compiled .engines .clients .fuzz bench/speed/build dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage
+	rm -rf $(VENV) .compiled .engines .clients .fuzz bench/speed/build dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage .coverage.*
