@@ -48,6 +48,7 @@ _COMMON: dict[str, object] = {
     "strip_thinking_cache": False,
     "stream_interval": 1,
     "enable_cache_report": False,
+    "enable_response_store": False,
     "disable_cuda_graph": False,
     "disable_decode_cuda_graph": False,
     "enable_lora": None,

@@ -73,6 +73,21 @@ def test_what_makes_answers_differ_is_a_warning(field: str, value: object) -> No
     assert findings[f"pair.{field}"].severity is Severity.WARNING
 
 
+def test_a_store_of_spec_alone_keeps_nothing() -> None:
+    """What may be stored goes to base, so base's own store is enough."""
+    pairs = {
+        (mine, its): found(
+            server(SPEC, enable_response_store=mine), server(BASE, enable_response_store=its)
+        )
+        for mine in (True, False)
+        for its in (True, False)
+    }
+    assert [stores for stores, findings in pairs.items() if findings] == [(True, False)]
+    finding = pairs[True, False]["pair.response_store"]
+    assert finding.severity is Severity.WARNING
+    assert "--enable-response-store" in finding.change
+
+
 @pytest.mark.parametrize("field", ["pp_size", "dp_size", "disable_radix_cache", "stream_interval"])
 def test_what_may_differ_is_a_note(field: str) -> None:
     """It has its reasons, and moves the crossover or the look of a stream."""

@@ -112,6 +112,7 @@ def check_pair(spec: ServerInfo, base: ServerInfo) -> Iterator[Finding]:
         yield from _check_rows(spec, base)
         yield from _check_version(spec, base)
         yield from _check_keys(spec, base)
+        yield from _check_stores(spec, base)
     yield from _check_adapters(spec, base)
 
 
@@ -275,6 +276,18 @@ def _check_keys(spec: ServerInfo, base: ServerInfo) -> Iterator[Finding]:
         change="start both with the same --api-key, or set api_key of [upstreams.spec] and "
         "[upstreams.base]",
     )
+
+
+def _check_stores(spec: ServerInfo, base: ServerInfo) -> Iterator[Finding]:
+    """What may be stored goes to base: a store of base alone does, one of spec alone does not."""
+    if spec.identity.stores_responses and not base.identity.stores_responses:
+        yield Finding(
+            code="pair.response_store",
+            severity=Severity.WARNING,
+            what="spec stores responses, and base does not",
+            why="responses that may be stored go to base, where none is found again",
+            change="start base with --enable-response-store too, or spec without it",
+        )
 
 
 def _check_adapters(spec: ServerInfo, base: ServerInfo) -> Iterator[Finding]:

@@ -98,6 +98,9 @@ class Stack:
     def up(self, *services: str, **changed: str) -> None:
         """Bring it up, with these variables from now on, and wait until all of it is healthy."""
         self.environment |= changed
+        # Docker calls a container that was paused unhealthy until its next check, and `up --wait`
+        # gives up at the first that is.
+        self.until(lambda: '"unhealthy"' not in self.checks(), "no container is unhealthy")
         words = ("up", "--detach", "--wait", "--wait-timeout", "120", *services)
         done = compose(
             "--env-file", str(DEMO), *words, environment=self.environment, check=False
@@ -108,6 +111,8 @@ class Stack:
     def checks(self) -> str:
         """What the health checks of the containers that run have said last."""
         containers = self.compose("ps", "--quiet").split()
+        if not containers:
+            return ""
         template = "{{.Name}} {{json .State.Health}}"
         return self.engine.ask("inspect", "--format", template, *containers)
 

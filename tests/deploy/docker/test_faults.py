@@ -33,7 +33,7 @@ def test_paused(stack: Stack) -> None:
         assert served_by(ask(stack)) == (200, "base", "health")
     finally:
         stack.compose("unpause", "spec")
-    back(stack, "spec")
+    stack.settled()
     stack.until(lambda: served_by(ask(stack)) == (200, "spec", "mode"), "spec serves again")
 
 
