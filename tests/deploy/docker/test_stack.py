@@ -169,7 +169,8 @@ def test_grafana_finds_what_is_mounted(stack: Stack) -> None:
 
 # The first start ------------------------------------------------------------------------------
 
-QUICK = ("--concurrency=1,8", "--output-tokens=16", "--long-tokens=0", "--no-contention")
+ATTEMPTS = 4
+QUICK = ("--concurrency=1,8", "--output-tokens=48", "--long-tokens=0", "--no-contention")
 
 
 def test_the_first_calibration(stack: Stack) -> None:
@@ -184,9 +185,11 @@ def test_the_first_calibration(stack: Stack) -> None:
 
         service = json.loads(stack.compose("--profile", "*", "config", "--format", "json"))
         words = [*service["services"]["calibrate"]["command"], *QUICK]
-        done = stack.compose("run", "--rm", "calibrate", *words, check=False)
-
-        assert "goes by it now" in done
+        for _ in range(ATTEMPTS):
+            done = stack.compose("run", "--rm", "calibrate", *words, check=False)
+            if "less busy" not in done:  # it does not believe what it measured beside other work
+                break
+        assert "goes by it now" in done, done
         found = stack.state()["calibration"]
         assert isinstance(found, dict), done
         assert found["valid"], done
