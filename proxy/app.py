@@ -382,7 +382,7 @@ async def _listen(app: App) -> None:
         # The loop's own words repeat the address, and end with what is wrong with it.
         why = (error.strerror or str(error)).rpartition(": ")[2].lower()
         raise SpecswitchError(
-            f"cannot listen on {listen.host} port {listen.port}: {why}"
+            f"cannot listen on {listen.host} port {listen.port}: {why}; --port takes another"
         ) from error
     app.port = app.listener.port
 

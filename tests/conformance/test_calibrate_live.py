@@ -119,6 +119,7 @@ async def test_the_founding_pair(tmp_path: Path) -> None:
     assert not path_of(out).exists()
     assert "<svg" in page.read_text()
     assert "at most" in said.getvalue()
+    assert f"{out} is written; a specswitch that runs reads it at a reload" in said.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,7 @@ async def test_the_whole_way(tmp_path: Path) -> None:
         outcome = await calibrate(options, clock=time.monotonic, console=console)
         assert gone_by(it) == outcome.calibration
         assert f"the specswitch at {it.app.admin_url} goes by it now" in said.getvalue()
+        assert "at a reload" not in said.getvalue()
 
         it.keys["policy.crossover"] = 4.0
         again = replace(options, out=tmp_path / "other.json")

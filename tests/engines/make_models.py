@@ -1,4 +1,4 @@
-"""Write the tiny Llama target and its EAGLE-3 draft: `make_models.py TARGET DRAFT`.
+"""Write the tiny Llama target, its EAGLE-3 draft and an adapter: `make_models.py T D ADAPTER`.
 
 Runs in the engines' environment. Nothing is downloaded, and the same files come out each time.
 
@@ -27,6 +27,7 @@ from transformers.utils.logging import disable_progress_bar
 
 VOCABULARY, HIDDEN, HEADS, LAYERS, INTERMEDIATE = 2048, 64, 4, 4, 128
 CONTEXT = 4096  # tokens
+ADAPTER_RANK = 4
 
 # The scale of the random layers. The map then holds for 82 % of a reply's tokens (at 0.06: 97 %,
 # at 0.14: 11 %), and about 2.8 of 4 tokens are accepted in each verification.
@@ -173,8 +174,29 @@ def _draft_weights(embedding: torch.Tensor, head: torch.Tensor) -> dict[str, tor
     }
 
 
-def main(target: Path, draft: Path) -> None:
-    """Write both models."""
+def write_adapter(where: Path) -> None:
+    """Write a random LoRA adapter of the target, in PEFT's format, that changes what it says."""
+    where.mkdir(parents=True)
+    weights = {}
+    for layer in range(LAYERS):
+        module = f"base_model.model.model.layers.{layer}.self_attn.o_proj"
+        weights[f"{module}.lora_A.weight"] = torch.randn(ADAPTER_RANK, HIDDEN)
+        weights[f"{module}.lora_B.weight"] = torch.randn(HIDDEN, ADAPTER_RANK)
+    save_file(weights, where / "adapter_model.safetensors", metadata={"format": "pt"})
+    shape = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "r": ADAPTER_RANK,
+        "lora_alpha": 2 * ADAPTER_RANK,
+        "lora_dropout": 0.0,
+        "target_modules": ["o_proj"],
+        "bias": "none",
+    }
+    (where / "adapter_config.json").write_text(json.dumps(shape, indent=2))
+
+
+def main(target: Path, draft: Path, adapter: Path) -> None:
+    """Write all three."""
     disable_progress_bar()
     torch.manual_seed(0)
     tokenizer = make_tokenizer()
@@ -183,7 +205,8 @@ def main(target: Path, draft: Path) -> None:
     write_target(target, config, embedding, head)
     write_draft(draft, config, embedding, head)
     tokenizer.save_pretrained(target)
+    write_adapter(adapter)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(*map(Path, sys.argv[1:]))

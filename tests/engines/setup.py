@@ -4,8 +4,8 @@
     .venv/bin/python -m tests.engines.setup --check    exit 0 if it is there, else 1
 
 It holds a virtual environment with SGLang on a CPU build of PyTorch, and a tiny target model with
-its EAGLE-3 draft. It is apart from the repository's own environment because specswitch never
-imports an engine, and because the pins of the two do not agree.
+its EAGLE-3 draft and a LoRA adapter. It is apart from the repository's own environment because
+specswitch never imports an engine, and because the pins of the two do not agree.
 
 PyTorch: where pip has a CPU wheel at hand it takes that. Elsewhere PyPI's build for Linux brings
 the CUDA libraries along (several GB), and runs on a CPU as well; `PIP_EXTRA_INDEX_URL` set to
@@ -24,6 +24,7 @@ ENGINES = ROOT / ".engines"
 PYTHON = ENGINES / "venv" / "bin" / "python"
 TARGET = ENGINES / "models" / "target"
 DRAFT = ENGINES / "models" / "draft"
+ADAPTER = ENGINES / "models" / "adapter"
 
 _REQUIREMENTS = HERE / "requirements.txt"
 _MAKE_MODELS = HERE / "make_models.py"
@@ -49,7 +50,7 @@ def _steps(it: Apart) -> None:
     it.pip(PYTHON, "--no-deps", "--requirement", str(_REQUIREMENTS))
     it.say("4/4 the tiny models")
     shutil.rmtree(TARGET.parent, ignore_errors=True)
-    make = [str(PYTHON), "-I", str(_MAKE_MODELS), str(TARGET), str(DRAFT)]
+    make = [str(PYTHON), "-I", str(_MAKE_MODELS), str(TARGET), str(DRAFT), str(ADAPTER)]
     it.run("make_models.py", make, HF_HUB_OFFLINE="1")
 
 

@@ -161,6 +161,19 @@ def test_logging_profiles_and_adapters(client: httpx2.Client) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (501, "not_supported")
 
 
+def test_both_are_profiled(client: httpx2.Client, tmp_path: Path) -> None:
+    """A trace of each, of what it did between the two orders."""
+    asked = {"output_dir": str(tmp_path), "activities": ["CPU"]}
+    begun = administer(client, "/start_profile", asked)
+    assert begun.status_code == 200, begun.text
+    for fields in ({}, {"min_p": 0.1}):  # the second goes to base, by its rule
+        body = {"text": "hello", "sampling_params": {"max_new_tokens": 4, **fields}}
+        client.post("/generate", json=body).raise_for_status()
+    ended = administer(client, "/stop_profile")
+    assert ended.status_code == 200, ended.text
+    assert len(list(tmp_path.rglob("*.trace.json.gz"))) == 2
+
+
 def test_a_pause_is_seen_and_ended(client: httpx2.Client) -> None:
     """A paused pair is not ready; continued, it is again."""
     answer = administer(client, "/pause_generation", {"mode": "abort"})

@@ -80,7 +80,8 @@ async def test_a_taken_port_is_said(taken: int) -> None:
         async with running(config(listen__port=taken)):
             pass
     message = str(raised.value)
-    assert message == f"cannot listen on 127.0.0.1 port {taken}: address already in use"
+    place = f"127.0.0.1 port {taken}"
+    assert message == f"cannot listen on {place}: address already in use; --port takes another"
 
 
 async def test_a_taken_admin_port_is_said_and_leaves_nothing_behind(taken: int) -> None:

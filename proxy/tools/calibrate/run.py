@@ -153,6 +153,8 @@ async def calibrate(
     _write(options, outcome)
     if options.reload is not None:
         await _hand_over(options, options.reload, outcome, console)
+    else:
+        _say(console, f"{options.out} is written; a specswitch that runs reads it at a reload")
     return outcome
 
 

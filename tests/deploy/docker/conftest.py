@@ -9,7 +9,7 @@ import pytest
 from tests.deploy.docker import engine as engines
 from tests.deploy.docker import images
 from tests.deploy.docker.engine import Engine
-from tests.deploy.docker.stack import Stack, compose_program, rendered
+from tests.deploy.docker.stack import DEMO, Stack, compose, compose_program, rendered
 
 HERE = Path(__file__).parent
 IMAGE = "specswitch:0.1.0"
@@ -41,8 +41,11 @@ def engine() -> Iterator[Engine]:
 
 @pytest.fixture(scope="session")
 def image(engine: Engine) -> str:
-    """Our image, built."""
-    images.build(engine, IMAGE)
+    """Our image, built as `docker compose up` builds it."""
+    images.ensure(engine, images.base())
+    words = ("--env-file", str(DEMO), "build", "specswitch")
+    compose(*words, environment=engine.environment, timeout=900)
+    engine.made.append(IMAGE)
     return IMAGE
 
 

@@ -67,13 +67,6 @@ def ensure(engine: Engine, image: str, *, target: str | None = None) -> None:
     engine.made.append(image)
 
 
-def build(engine: Engine, tag: str) -> None:
-    """Our own image, from the Dockerfile as it is."""
-    ensure(engine, base())
-    engine.run("build", "--file", str(DOCKERFILE), "--tag", tag, str(ROOT), timeout=900)
-    engine.made.append(tag)
-
-
 def _make_base(engine: Engine, image: str) -> None:
     program("debootstrap", "debootstrap")
     if os.geteuid() != 0:

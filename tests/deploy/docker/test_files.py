@@ -280,6 +280,18 @@ def test_specswitch_accepts_what_it_is_given() -> None:
     assert commented["timeouts"]["drain"] == config.timeouts.drain
 
 
+@pytest.mark.parametrize("override", [None, *OVERRIDES])
+def test_our_image_is_built_once_and_never_asked_for(override: str | None) -> None:
+    """Each service with a `build` would build it, all at a time; a registry has no such image."""
+    ours = {
+        name: service
+        for name, service in services(*filter(None, [override])).items()
+        if service["image"] == IMAGE
+    }
+    assert [name for name, service in ours.items() if "build" in service] == ["specswitch"]
+    assert {service["pull_policy"] for service in ours.values()} == {"never"}
+
+
 def test_versions_are_pinned_and_one() -> None:
     """Every image has a version; SGLang's is the tested one; ours is the package's everywhere."""
     found = services()

@@ -8,10 +8,14 @@ What is missing is missing on purpose: SGLang looks for `convert_weight_packed` 
 may pack weights for AMX, and takes its PyTorch paths where that is not there. Trees of drafts,
 sliding windows, cross attention, sinks and capped logits are refused.
 
+Its LoRA asks for pinned memory, which a machine without an accelerator has not: any memory will do
+there.
+
 The names of parameters are SGLang's; where it passes them by keyword, they have to be.
 """
 
 import ctypes
+import functools
 from typing import NoReturn
 
 import torch
@@ -263,3 +267,19 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float, visible: Tensor | Non
 
 torch.ops.sgl_kernel.decode_attention_cpu = decode_attention_cpu
 torch.ops.sgl_kernel.extend_attention_cpu = extend_attention_cpu
+
+
+def _without_pins(name: str) -> None:
+    make = getattr(torch, name)
+
+    @functools.wraps(make)
+    def made(*shape: object, pin_memory: bool = False, **kinds: object) -> Tensor:
+        made: Tensor = make(*shape, **kinds)
+        return made
+
+    setattr(torch, name, made)
+
+
+for _name in ("arange", "empty", "tensor", "zeros"):
+    _without_pins(_name)
+Tensor.pin_memory = lambda self: self
