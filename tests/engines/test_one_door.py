@@ -5,6 +5,7 @@ shape, adds up what can be added up, and that what lives in one server is found 
 """
 
 import asyncio
+import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -162,16 +163,26 @@ def test_logging_profiles_and_adapters(client: httpx2.Client) -> None:
 
 
 def test_both_are_profiled(client: httpx2.Client, tmp_path: Path) -> None:
-    """A trace of each, of what it did between the two orders."""
+    """A trace of each, of what it did between the two orders; in two files."""
     asked = {"output_dir": str(tmp_path), "activities": ["CPU"]}
     begun = administer(client, "/start_profile", asked)
     assert begun.status_code == 200, begun.text
+    assert begun.text == "Start profiling.\nbase: 200\nspec: 200, the same\n"
     for fields in ({}, {"min_p": 0.1}):  # the second goes to base, by its rule
         body = {"text": "hello", "sampling_params": {"max_new_tokens": 4, **fields}}
         client.post("/generate", json=body).raise_for_status()
     ended = administer(client, "/stop_profile")
     assert ended.status_code == 200, ended.text
-    assert len(list(tmp_path.rglob("*.trace.json.gz"))) == 2
+    text = "Stop profiling. This will take some time.\nbase: 200\nspec: 200, the same\n"
+    assert ended.text == text
+    written = list(tmp_path.rglob("*.trace.json.gz"))
+    assert len(written) == 2
+    for trace in written:
+        assert json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+
+    again = administer(client, "/stop_profile")
+    assert (again.status_code, again.json()["error"]["code"]) == (502, "administration_failed")
+    assert {each["status"] for each in again.json()["upstreams"].values()} == {500}
 
 
 def test_a_pause_is_seen_and_ended(client: httpx2.Client) -> None:
@@ -251,3 +262,24 @@ def test_a_stored_response_is_asked_for_at_base(engines: EnginePair, client: htt
         own = httpx2.request(method, engines.base.url + path, trust_env=False)
         assert where(answer) == STATE
         assert (answer.status_code, answer.json()) == (own.status_code, own.json())
+        assert own.status_code == 400
+        assert "--enable-response-store" in own.json()["error"]["message"]
+
+
+def test_responses_without_a_store(client: httpx2.Client) -> None:
+    """A plain one is generation like any, and nothing is kept; what needs a store is refused."""
+
+    def respond(**fields: object) -> httpx2.Response:
+        asked = {"model": MODEL, "input": "hello", "max_output_tokens": 4, **fields}
+        return client.post("/v1/responses", json=asked)
+
+    plain = respond()
+    assert (plain.status_code, where(plain)) == (200, ("spec", "mode")), plain.text
+    stored = respond(store=True)
+    assert (stored.status_code, where(stored)) == (200, STATE), stored.text
+    for made in (plain, stored):
+        assert client.get(f"/v1/responses/{made.json()['id']}").status_code == 400
+    for needs in ({"previous_response_id": stored.json()["id"]}, {"background": True}):
+        refused = respond(**needs)
+        assert (refused.status_code, where(refused)) == (400, STATE)
+        assert refused.json()["error"]["param"] in needs
