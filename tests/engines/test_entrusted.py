@@ -133,6 +133,7 @@ def test_an_adapter_comes_and_goes(
     assert said(by_path) == spoken
     # By its id alone, as /v1/models has it, SGLang does not know it, and speaks without it.
     assert said(ask(client, NAME)) == plain
+    assert words(respond(client, model=adapter).json()) == words(respond(client).json())
 
     unloaded = order(client, "/unload_lora_adapter", lora_name=NAME)
     assert unloaded.status_code == 200, unloaded.text
@@ -259,12 +260,19 @@ def test_a_response_is_gone_on_with(client: httpx2.Client) -> None:
     for made in (then.json(), last):
         assert find(client, made).json() == made
 
+    last_word = respond(client, "and more", previous_response_id=first["id"], store=False)
+    assert (last_word.status_code, where(last_word)) == (200, KEPT)
+    assert words(last_word.json()) == words(then.json())
+    assert find(client, last_word.json()).status_code == 404
+
     unknown = respond(client, "and more", previous_response_id="resp_unknown")
     assert (unknown.status_code, where(unknown)) == (404, KEPT)
 
 
-def test_a_response_in_the_background(engines: EnginePair, client: httpx2.Client) -> None:
-    """Answered at once, found when it is made; and ended where it runs."""
+def test_a_response_in_the_background(
+    engines: EnginePair, proxy: Specswitch, client: httpx2.Client
+) -> None:
+    """Answered at once, found when it is made; and ended where it runs, which is not counted."""
     answer = respond(client, background=True)
     assert (answer.status_code, where(answer)) == (200, KEPT), answer.text
     assert answer.json()["status"] == "queued"
@@ -272,8 +280,12 @@ def test_a_response_in_the_background(engines: EnginePair, client: httpx2.Client
     wait_until(lambda: bool(find(client, made).json()["output"]), "it is made")
     assert words(find(client, made).json()) == words(respond(client).json())
 
+    refused = respond(client, background=True, store=False)  # SGLang: where would it be?
+    assert (refused.status_code, where(refused)) == (400, KEPT)
+
     long = respond(client, background=True, max_output_tokens=4000).json()
     wait_until(lambda: engines.base.load() == (1, 0), "it runs")
+    assert proxy.metric("in_flight") == 0
     ended = client.post(f"/v1/responses/{long['id']}/cancel")
     assert (ended.status_code, where(ended)) == (200, KEPT)
     assert ended.json()["status"] == find(client, long).json()["status"] == "cancelled"

@@ -1,7 +1,7 @@
 """What lives in one server goes to base, and is found again there; never at spec, which has it not.
 
-Real engines say the same of sessions (`tests/engines/test_one_door.py`); without a store they have
-no stored responses, so those are scripted.
+Real engines say the same of sessions (`tests/engines/test_one_door.py`) and of what they store
+(`tests/engines/test_entrusted.py`); here a server can be away, full, or alone in storing.
 """
 
 import json
