@@ -116,7 +116,8 @@ async def test_the_whole_way(tmp_path: Path) -> None:
     console = Console(file=said, width=200)
     async with (
         SimulatedPair(PairOptions(time_scale=6.0)) as pair,
-        rig(policy__calibration=str(out), policy__crossover=0.0) as it,
+        # Probes that give up would end in the midst of it, where all of it has one loop.
+        rig(policy__calibration=str(out), policy__crossover=0.0, health__timeout=30.0) as it,
     ):
         options = Options(
             spec_url=pair.spec_url,

@@ -132,7 +132,7 @@ async def test_client_leaves(identity: Identity, how: str, said: bytes) -> None:
 @pytest.mark.parametrize("mid_stream", [False, True])
 async def test_client_leaves_in_time(identity: Identity, *, mid_stream: bool) -> None:
     """As on a plain socket: a median under 10 ms."""
-    async with secured(identity) as it:
+    async with secured(identity, health__interval=30.0) as it:
         it.spec.always(Send(FIRST if mid_stream else b""), Silence())
         took = []
         for count in range(1, 21):

@@ -75,9 +75,12 @@ async def test_client_leaves(how: str, request_bytes: bytes, said: bytes) -> Non
 
 @pytest.mark.parametrize("mid_stream", [False, True])
 async def test_client_leaves_in_time(mid_stream: bool) -> None:  # noqa: FBT001 - a parameter
-    """From the client's leaving to the engine's connection closed: a median under 10 ms."""
+    """From the client's leaving to the engine's connection closed: a median under 10 ms.
+
+    Probed seldom: where others keep the machine busy, probes would take most of what is left.
+    """
     said = STREAM_HEAD + chunk(event(1)) if mid_stream else b""
-    async with rig() as it:
+    async with rig(health__interval=30.0) as it:
         it.spec.always(Send(said), Silence())
         took = []
         for count in range(1, 31):
