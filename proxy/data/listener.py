@@ -12,9 +12,12 @@ take 20 us more for each.
 """
 
 import asyncio
+import contextlib
+import ctypes
 import logging
 import os
 import socket
+import struct
 from collections.abc import Callable, Iterator
 from math import inf
 from typing import Final
@@ -37,6 +40,20 @@ AT_ONCE: Final = 16
 RESUME_FREE: Final = 8
 """Descriptors that must be free before clients are taken again, beside those of the servers, which
 pausing has freed itself."""
+
+HANDSHAKE_SECONDS: Final = 0.1
+"""What a handshake that has begun is given to come into the kernel's queue: a round trip."""
+
+SO_ATTACH_FILTER: Final = 26
+"""Linux, asm-generic/socket.h."""
+
+_WITHOUT_SYN: Final = (
+    (0x30, 0, 0, 13),  # ldb [13]: the flags of the TCP header
+    (0x45, 0, 1, 0x02),  # jset SYN: the next one, else the one after it
+    (0x06, 0, 0, 0),  # ret 0: drop
+    (0x06, 0, 0, 0xFFFFFFFF),  # ret all of it
+)
+"""A classic BPF program (linux/filter.h: code, jump if true, jump if false, operand)."""
 
 _log = logging.getLogger(__name__)
 
@@ -105,9 +122,14 @@ class Listener:
     async def stop(self) -> None:
         """Take those who are in the kernel's queue, and from then on nobody.
 
-        Who comes later is refused by the kernel, which says that nothing was done; the kernel would
-        reset those in its queue, who may have asked already.
+        Who comes later is refused by the kernel, which says that nothing was done. It resets who is
+        in its queue when the socket is closed, though that one may have asked already: so nobody
+        new is let into the queue before the last look at it. Their SYN is lost, and the next one, a
+        second later, is refused.
         """
+        for each in self._sockets:
+            _let_nobody_new_in(each)
+        await asyncio.sleep(HANDSHAKE_SECONDS)
         self._pause()
         last = [client for each in self._sockets for client in _queue_of(each)]
         self._close_sockets()
@@ -154,6 +176,14 @@ class Listener:
             self._unsaid,
         )
         self._unsaid = 0
+
+
+def _let_nobody_new_in(listening: socket.socket) -> None:
+    """Have the kernel drop what would begin a connection; not where it has no such filters."""
+    program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *op) for op in _WITHOUT_SYN))
+    found = struct.pack("HP", len(_WITHOUT_SYN), ctypes.addressof(program))
+    with contextlib.suppress(OSError):  # the end is as before then: one in a thousand may be reset
+        listening.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, found)
 
 
 def _queue_of(listening: socket.socket) -> Iterator[socket.socket]:

@@ -194,3 +194,15 @@ async def test_its_end_takes_those_in_the_queue(listening: Listener, free: Free)
     free.count = 1000
     await listening.look(2.0)
     assert listening.paused
+
+
+async def test_its_end_lets_nobody_new_into_the_queue(listening: Listener) -> None:
+    """Who comes while it is emptied is not connected, only to be reset, but refused."""
+    ending = asyncio.create_task(listening.stop())
+    await asyncio.sleep(0)
+
+    with pytest.raises(ConnectionRefusedError):
+        await RawClient.connect(listening.port)
+
+    await ending
+    assert listening.paused
