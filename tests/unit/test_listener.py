@@ -180,6 +180,9 @@ def _is_spoken_to(client: socket.socket) -> bool:
 async def test_its_end_takes_those_in_the_queue(listening: Listener, free: Free) -> None:
     """The loop has not seen them yet; whoever comes later is refused, whatever descriptors say."""
     port = listening.port
+    free.count = 0
+    await listening.look(0.0)
+    assert listening.paused
     clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(60)]
 
     await listening.stop()
@@ -198,11 +201,11 @@ async def test_its_end_takes_those_in_the_queue(listening: Listener, free: Free)
 
 async def test_its_end_lets_nobody_new_into_the_queue(listening: Listener) -> None:
     """Who comes while it is emptied is not connected, only to be reset, but refused."""
-    ending = asyncio.create_task(listening.stop())
-    await asyncio.sleep(0)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(listening.stop())
+        await asyncio.sleep(0)
 
-    with pytest.raises(ConnectionRefusedError):
-        await RawClient.connect(listening.port)
+        with pytest.raises(ConnectionRefusedError):
+            await RawClient.connect(listening.port)
 
-    await ending
     assert listening.paused
